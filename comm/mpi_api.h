@@ -1,0 +1,33 @@
+// What the rest of triax knows of MPI: a table of functions in a shared object beside the binary (libtriax_mpi.so),
+// opened at run time. Where it is absent there is one rank. All calls come from one thread; none blocks inside MPI but
+// `initialise`.
+#pragma once
+#include <cstdint>
+
+namespace triax {
+
+struct MpiApi {
+  using Communicator = void*;
+  using Request = void*;
+  enum class Type : int { f32, bf16, f64, i64, bytes };
+
+  const char* (*initialise)(); ///< null, or why it failed
+  int (*rank)();
+  int (*size)();
+  int (*local_rank)(); ///< among the ranks of this host
+  int (*local_size)();
+  Communicator (*world)();
+  Communicator (*communicator)(const int* ranks, int count); ///< collective among these ranks of the world
+  Request (*all_reduce)(void* data, int64_t count, Type type, Communicator); ///< sum, in place
+  Request (*broadcast)(void* data, int64_t bytes, int root, Communicator);
+  Request (*all_gather)(const void* mine, void* all, int64_t bytes_each, Communicator);
+  Request (*barrier)(Communicator);
+  bool (*test)(Request* request); ///< done? then the request is freed
+  void (*finalise)();
+  void (*abort)(int code);
+};
+
+} // namespace triax
+
+/// The one symbol of the shared object.
+extern "C" const triax::MpiApi* triax_mpi_api();

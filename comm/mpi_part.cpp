@@ -1,0 +1,134 @@
+// libtriax_mpi.so: the only file that includes mpi.h.
+#include "comm/mpi_api.h"
+#include <algorithm>
+#include <cstdlib>
+#define OMPI_SKIP_MPICXX // the C++ bindings, which MPI no longer has
+#include <mpi.h>
+#include <vector>
+
+namespace {
+
+using triax::MpiApi;
+
+/// MPI counts are int: long buffers travel as several requests.
+constexpr int64_t kMostElements = int64_t(1) << 28;
+using Requests = std::vector<MPI_Request>;
+
+MPI_Comm comm_of(MpiApi::Communicator c) { return *static_cast<MPI_Comm*>(c); }
+
+MPI_Comm local_communicator() {
+  static MPI_Comm local = [] {
+    MPI_Comm c;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &c);
+    return c;
+  }();
+  return local;
+}
+
+int rank_in(MPI_Comm comm) {
+  int rank;
+  MPI_Comm_rank(comm, &rank);
+  return rank;
+}
+int size_of(MPI_Comm comm) {
+  int size;
+  MPI_Comm_size(comm, &size);
+  return size;
+}
+
+const char* initialise() {
+  int provided = 0;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return "MPI_Init_thread failed";
+  return provided >= MPI_THREAD_FUNNELED ? nullptr : "this MPI library has no thread support (MPI_THREAD_FUNNELED)";
+}
+
+MPI_Datatype type_of(MpiApi::Type type) {
+  switch (type) {
+  case MpiApi::Type::f32:
+    return MPI_FLOAT;
+  case MpiApi::Type::f64:
+    return MPI_DOUBLE;
+  case MpiApi::Type::i64:
+    return MPI_INT64_T;
+  default:
+    return MPI_BYTE;
+  }
+}
+
+int64_t bytes_of(MpiApi::Type type) {
+  int size;
+  MPI_Type_size(type_of(type), &size);
+  return size;
+}
+
+/// Starts `start(offset, count, request)` for every piece of a long buffer.
+template <class Start> MpiApi::Request in_pieces(int64_t count, Start start) {
+  auto* requests = new Requests;
+  for (int64_t at = 0; at < count; at += kMostElements) {
+    requests->push_back(MPI_REQUEST_NULL);
+    start(at, int(std::min(kMostElements, count - at)), &requests->back());
+  }
+  return requests;
+}
+
+const MpiApi kApi{
+    .initialise = initialise,
+    .rank = [] { return rank_in(MPI_COMM_WORLD); },
+    .size = [] { return size_of(MPI_COMM_WORLD); },
+    .local_rank = [] { return rank_in(local_communicator()); },
+    .local_size = [] { return size_of(local_communicator()); },
+    .world = []() -> MpiApi::Communicator {
+      static MPI_Comm world = MPI_COMM_WORLD;
+      return &world;
+    },
+    .communicator = [](const int* ranks, int count) -> MpiApi::Communicator {
+      MPI_Group all, some;
+      MPI_Comm_group(MPI_COMM_WORLD, &all);
+      MPI_Group_incl(all, count, ranks, &some);
+      auto* comm = new MPI_Comm;
+      MPI_Comm_create_group(MPI_COMM_WORLD, some, 0, comm);
+      MPI_Group_free(&some);
+      MPI_Group_free(&all);
+      return comm;
+    },
+    .all_reduce =
+        [](void* data, int64_t count, MpiApi::Type type, MpiApi::Communicator comm) {
+          return in_pieces(count, [&](int64_t at, int n, MPI_Request* request) {
+            MPI_Iallreduce(MPI_IN_PLACE, static_cast<char*>(data) + at * bytes_of(type), n, type_of(type), MPI_SUM,
+                           comm_of(comm), request);
+          });
+        },
+    .broadcast =
+        [](void* data, int64_t bytes, int root, MpiApi::Communicator comm) {
+          return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
+            MPI_Ibcast(static_cast<char*>(data) + at, n, MPI_BYTE, root, comm_of(comm), request);
+          });
+        },
+    .all_gather = [](const void* mine, void* all, int64_t bytes_each, MpiApi::Communicator comm) -> MpiApi::Request {
+      auto* requests = new Requests{MPI_REQUEST_NULL};
+      MPI_Iallgather(mine, int(bytes_each), MPI_BYTE, all, int(bytes_each), MPI_BYTE, comm_of(comm), requests->data());
+      return requests;
+    },
+    .barrier = [](MpiApi::Communicator comm) -> MpiApi::Request {
+      auto* requests = new Requests{MPI_REQUEST_NULL};
+      MPI_Ibarrier(comm_of(comm), requests->data());
+      return requests;
+    },
+    .test =
+        [](MpiApi::Request* request) {
+          auto* requests = static_cast<Requests*>(*request);
+          int done = 0;
+          MPI_Testall(int(requests->size()), requests->data(), &done, MPI_STATUSES_IGNORE);
+          if (done) {
+            delete requests;
+            *request = nullptr;
+          }
+          return done != 0;
+        },
+    .finalise = [] { MPI_Finalize(); },
+    .abort = [](int code) { MPI_Abort(MPI_COMM_WORLD, code); },
+};
+
+} // namespace
+
+const triax::MpiApi* triax_mpi_api() { return &kApi; }

@@ -1,0 +1,75 @@
+#include "kernels/adamw.h"
+#include "kernels/adamw_shape.h"
+#include "kernels/step_state.h"
+
+namespace triax {
+namespace {
+
+int64_t blocks_of(const Tensor& x) { return (x.size() + kNormBlock - 1) / kNormBlock; }
+
+Description describe_adamw(const Target&, const Op& op) {
+  return {.flops = 15.0 * double(op[0].size()), .bytes = operand_bytes(op), .kernels = {"adamw"}};
+}
+
+Description describe_norm(const Target&, const Op& op) {
+  return {.flops = 2.0 * double(op[1].size()),
+          .bytes = operand_bytes(op),
+          .scratch = blocks_of(op[1]) * bytes_of(Dtype::f32),
+          .kernels = {"squared_norm", "squared_norm_total"}};
+}
+
+Description describe_finish(const Target&, const Op& op) {
+  return {.flops = 8, .bytes = operand_bytes(op), .kernels = {"finish_gradients"}};
+}
+
+const OpKind kAdamW{"adamw", describe_adamw};
+const OpKind kSquaredNorm{"squared_norm", describe_norm};
+const OpKind kFinishGradients{"finish_gradients", describe_finish};
+
+void ensure_range(const Tensor& t, Dtype dtype, int64_t n, const char* name) {
+  ENSURE(is(t, dtype, {n}) && t.dense(), "adamw: ", name, " is ", t.describe(), " for a range of ", n);
+}
+
+void ensure_scalars(const Tensor& t) {
+  ENSURE(is(t, Dtype::f32, {kStepScalars}) && t.dense(), "step scalars are ", t.describe());
+}
+
+} // namespace
+
+Op adamw(const AdamW& a) {
+  const int64_t n = a.weights.dim[0];
+  ENSURE(a.weights.dtype == Dtype::f32 || a.weights.dtype == Dtype::bf16, "adamw: weights are ", a.weights.describe());
+  ensure_range(a.weights, a.weights.dtype, n, "weights");
+  ENSURE(a.master.empty() == (a.weights.dtype == Dtype::f32), "adamw: weights ", a.weights.describe(), " with master ",
+         a.master.describe());
+  if (!a.master.empty()) ensure_range(a.master, Dtype::f32, n, "master");
+  ensure_range(a.moment1, Dtype::f32, n, "moment1");
+  ensure_range(a.moment2, Dtype::f32, n, "moment2");
+  ensure_range(a.gradient, Dtype::f32, n, "gradient");
+  ENSURE(is(a.state, Dtype::u8, {int64_t(sizeof(StepState))}), "adamw: state is ", a.state.describe());
+  ensure_scalars(a.scalars);
+  ENSURE(a.first >= 0, "adamw: the range begins at ", a.first);
+  Op op(kAdamW);
+  a.master.empty() ? op.update(a.weights) : op.write(a.weights);
+  return op.update(a.master)
+      .update(a.moment1)
+      .update(a.moment2)
+      .read(a.gradient)
+      .read(a.state)
+      .read(a.scalars)
+      .set(AdamWAttributes{a.beta1, a.beta2, a.eps, a.decay, a.first, a.stochastic});
+}
+
+Op squared_norm(const Tensor& scalars, const Tensor& x) {
+  ensure_scalars(scalars);
+  ENSURE(x.dtype == Dtype::f32 && x.dense(), "squared_norm: x is ", x.describe());
+  return Op(kSquaredNorm).update(scalars).read(x);
+}
+
+Op finish_gradients(const Tensor& scalars, float capacity, float clip) {
+  ensure_scalars(scalars);
+  ENSURE(capacity > 0 && clip >= 0, "finish_gradients: capacity ", capacity, ", clip ", clip);
+  return Op(kFinishGradients).update(scalars).set(FinishAttributes{capacity, clip});
+}
+
+} // namespace triax

@@ -1,0 +1,384 @@
+// Causal attention on the GPU without tensor cores: correct, deterministic and for any head width up to 256. Bound by
+// shared memory and f32 arithmetic. The host has its own (attention.cpp), by blocked products.
+//
+// Every kernel has one form. A block of four warps keeps a tile of rows in shared memory (queries, or keys and values)
+// and streams tiles of 32 columns past it (keys and values, or queries). A warp owns kRows rows of the tile; in the
+// scores a lane is a column, in the sums over columns a lane is every 32nd element of the head. Scores never leave the
+// block, and each sum has one owner, so nothing is added atomically.
+#include "kernels/attention_shape.h"
+#include "kernels/simt.h"
+#include <climits>
+
+namespace triax {
+inline namespace SIMT_NS {
+namespace {
+
+constexpr int kLanes = 32, kWarps = 4, kThreads = kWarps * kLanes;
+constexpr unsigned kAll = 0xffffffffu;
+
+/// Sizes for heads of at most Width elements.
+template <int Width> struct Tile {
+  static constexpr int kRows = Width <= 128 ? 8 : 4; ///< rows of a warp
+  static constexpr int kHeight = kWarps * kRows;
+  static constexpr int kSlices = Width / kLanes; ///< elements of a row that a lane sums
+  static constexpr int kPitch = Width + 4;       ///< of streamed tiles: 32 lanes that each read a row meet no conflict
+  static constexpr int kResident = kHeight * Width, kStreamed = kLanes * kPitch, kWeights = kHeight * kLanes;
+};
+/// The most that an sm_89 or sm_120 gives to a block.
+constexpr int kSharedLimit = 99 * 1024;
+template <int Width> constexpr size_t shared_bytes(int resident) {
+  return sizeof(float) * size_t(resident * Tile<Width>::kResident + 2 * Tile<Width>::kStreamed + Tile<Width>::kWeights);
+}
+static_assert(shared_bytes<256>(2) <= kSharedLimit && shared_bytes<128>(2) <= kSharedLimit);
+
+/// Everything a kernel reads and writes; the backward pass fills all of it.
+template <class T> struct Arguments {
+  const T* qkv;
+  T* out; ///< read by the backward pass
+  float* lse;
+  const int* start;
+  const T* dout;
+  T* dqkv;
+  float* delta;                                         ///< [B, H, T], rows of dout times rows of out
+  int64_t qkv_pitch, out_pitch, dqkv_pitch, dout_pitch; ///< elements from a position to the next
+  int length, H, G, D;                                  ///< length: T of the sequences
+  float scale;
+};
+
+/// Rows [first, first + count) of a head, as floats; 0 beyond the sequence and beyond the head's width.
+template <int Width, int Pitch, class T>
+SIMT_DEV void load_tile(float* tile, const T* head, int64_t pitch, int first, int count, int length, int D) {
+  for (int i = threadIdx.x; i < count * Width; i += kThreads) {
+    const int row = i / Width, d = i % Width;
+    tile[row * Pitch + d] = first + row < length && d < D ? float(head[(first + row) * pitch + d]) : 0.0f;
+  }
+}
+
+/// s[r] = the warp's row r times the lane's column.
+template <int Width>
+SIMT_DEV void scores(float (&s)[Tile<Width>::kRows], const float* rows, const float* column, int D) {
+  constexpr int R = Tile<Width>::kRows;
+  SIMT_UNROLL
+  for (int r = 0; r < R; ++r) s[r] = 0.0f;
+  for (int d = 0; d < D; d += 4) {
+    const float4 y = *reinterpret_cast<const float4*>(column + d);
+    SIMT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const float4 x = *reinterpret_cast<const float4*>(rows + r * Width + d);
+      s[r] += x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+    }
+  }
+}
+
+/// acc[r][c] += sum over the columns of weights[r][column] times element lane + 32 c of the column.
+template <int Width> SIMT_DEV void add_columns(float (&acc)[Tile<Width>::kRows][Tile<Width>::kSlices],
+                                               const float* weights, const float* columns, int lane) {
+  constexpr int R = Tile<Width>::kRows, S = Tile<Width>::kSlices, P = Tile<Width>::kPitch;
+  for (int j = 0; j < kLanes; j += 4) {
+    float x[4][S];
+    SIMT_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      SIMT_UNROLL
+      for (int c = 0; c < S; ++c) x[i][c] = columns[(j + i) * P + c * kLanes + lane];
+    }
+    SIMT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const float4 w = *reinterpret_cast<const float4*>(weights + r * kLanes + j);
+      SIMT_UNROLL
+      for (int c = 0; c < S; ++c) acc[r][c] += w.x * x[0][c] + w.y * x[1][c] + w.z * x[2][c] + w.w * x[3][c];
+    }
+  }
+}
+
+template <int Width, class T>
+SIMT_DEV void store_row(T* row, const float (&acc)[Width / kLanes], float factor, int lane, int D) {
+  SIMT_UNROLL
+  for (int c = 0; c < Width / kLanes; ++c)
+    if (const int d = c * kLanes + lane; d < D) row[d] = to<T>(acc[c] * factor);
+}
+
+SIMT_DEV float warp_sum(float v) {
+  SIMT_UNROLL
+  for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(kAll, v, o);
+  return v;
+}
+SIMT_DEV float warp_max(float v) {
+  SIMT_UNROLL
+  for (int o = 16; o > 0; o >>= 1) v = Max{}(v, __shfl_xor_sync(kAll, v, o));
+  return v;
+}
+
+/// The first key that any of the rows [first, first + count) attends to; the same in every warp. `start` is that of the
+/// sequence.
+SIMT_DEV int first_key(const int* start, int first, int count, int length, int lane) {
+  int lowest = lane < count && first + lane < length ? start[first + lane] : INT_MAX;
+  SIMT_UNROLL
+  for (int o = 16; o > 0; o >>= 1) {
+    const int other = __shfl_xor_sync(kAll, lowest, o);
+    lowest = other < lowest ? other : lowest;
+  }
+  return lowest;
+}
+
+/// One tile of queries of one head: online softmax (Milakov and Gimelshein 2018) over the tiles of keys.
+template <int Width, class T> __global__ void __launch_bounds__(kThreads) attention_forward_kernel(Arguments<T> a) {
+  using L = Tile<Width>;
+  const int lane = threadIdx.x % kLanes, row = threadIdx.x / kLanes * L::kRows;
+  float* q = dynamic_shared<float>();
+  float* k = q + L::kResident;
+  float* v = k + L::kStreamed;
+  float* p = v + L::kStreamed + row * kLanes;
+  const int h = blockIdx.y, b = blockIdx.z, g = h / (a.H / a.G);
+  const int first = (gridDim.x - 1 - blockIdx.x) * L::kHeight; // the longest first
+  const int last = (first + L::kHeight < a.length ? first + L::kHeight : a.length) - 1;
+  const T* rows = a.qkv + int64_t(b) * a.length * a.qkv_pitch;
+  const int* start = a.start + int64_t(b) * a.length;
+  float acc[L::kRows][L::kSlices] = {}, largest[L::kRows], total[L::kRows];
+  int from[L::kRows];
+  SIMT_UNROLL
+  for (int r = 0; r < L::kRows; ++r) {
+    largest[r] = -INFINITY;
+    total[r] = 0.0f;
+    from[r] = first + row + r <= last ? start[first + row + r] : INT_MAX;
+  }
+  load_tile<Width, Width>(q, rows + h * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
+  for (int at = first_key(start, first, L::kHeight, a.length, lane) / kLanes * kLanes; at <= last; at += kLanes) {
+    __syncthreads();
+    load_tile<Width, L::kPitch>(k, rows + (a.H + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
+    load_tile<Width, L::kPitch>(v, rows + (a.H + a.G + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
+    __syncthreads();
+    float s[L::kRows];
+    scores<Width>(s, q + row * Width, k + lane * L::kPitch, a.D);
+    SIMT_UNROLL
+    for (int r = 0; r < L::kRows; ++r) {
+      const bool seen = at + lane >= from[r] && at + lane <= first + row + r;
+      const float score = seen ? s[r] * a.scale : -INFINITY;
+      const float larger = Max{}(largest[r], warp_max(score));
+      const float weight = seen ? expf(score - larger) : 0.0f;
+      const float kept = largest[r] == -INFINITY ? 0.0f : expf(largest[r] - larger);
+      largest[r] = larger;
+      total[r] = total[r] * kept + warp_sum(weight);
+      SIMT_UNROLL
+      for (int c = 0; c < L::kSlices; ++c) acc[r][c] *= kept;
+      p[r * kLanes + lane] = weight;
+    }
+    __syncwarp();
+    add_columns<Width>(acc, p, v, lane);
+  }
+  SIMT_UNROLL
+  for (int r = 0; r < L::kRows; ++r) {
+    const int t = first + row + r;
+    if (t > last) continue;
+    const bool any = total[r] > 0.0f;
+    store_row<Width>(a.out + (int64_t(b) * a.length + t) * a.out_pitch + h * a.D, acc[r], any ? 1.0f / total[r] : 0.0f,
+                     lane, a.D);
+    if (lane == 0) a.lse[(int64_t(b) * a.H + h) * a.length + t] = any ? largest[r] + logf(total[r]) : -INFINITY;
+  }
+}
+
+/// delta[b, h, t] = dout[t] out[t], a warp each (Dao et al. 2022, arXiv 2205.14135, B.2).
+template <class T> __global__ void __launch_bounds__(kThreads) attention_delta_kernel(Arguments<T> a, int64_t count) {
+  const int64_t n = int64_t(blockIdx.x) * kWarps + threadIdx.x / kLanes;
+  if (n >= count) return;
+  const int lane = threadIdx.x % kLanes;
+  const int64_t t = n % a.length, h = n / a.length % a.H, at = n / a.length / a.H * a.length + t;
+  const T* dout = a.dout + at * a.dout_pitch + h * a.D;
+  const T* out = a.out + at * a.out_pitch + h * a.D;
+  float sum = 0.0f;
+  for (int d = lane; d < a.D; d += kLanes) sum += float(dout[d]) * float(out[d]);
+  sum = warp_sum(sum);
+  if (lane == 0) a.delta[n] = sum;
+}
+
+/// dq of one tile of queries of one head: ds = p (dout v - delta) scale, dq = ds k.
+template <int Width, class T> __global__ void __launch_bounds__(kThreads) attention_dq_kernel(Arguments<T> a) {
+  using L = Tile<Width>;
+  const int lane = threadIdx.x % kLanes, row = threadIdx.x / kLanes * L::kRows;
+  float* q = dynamic_shared<float>();
+  float* dout = q + L::kResident;
+  float* k = dout + L::kResident;
+  float* v = k + L::kStreamed;
+  float* weights = v + L::kStreamed + row * kLanes;
+  const int h = blockIdx.y, b = blockIdx.z, g = h / (a.H / a.G);
+  const int first = (gridDim.x - 1 - blockIdx.x) * L::kHeight;
+  const int last = (first + L::kHeight < a.length ? first + L::kHeight : a.length) - 1;
+  const int64_t sequence = int64_t(b) * a.length;
+  const T* rows = a.qkv + sequence * a.qkv_pitch;
+  const int* start = a.start + sequence;
+  const int64_t statistics = (int64_t(b) * a.H + h) * a.length;
+  float acc[L::kRows][L::kSlices] = {}, lse[L::kRows], delta[L::kRows];
+  int from[L::kRows];
+  SIMT_UNROLL
+  for (int r = 0; r < L::kRows; ++r) {
+    const int t = first + row + r;
+    from[r] = t <= last ? start[t] : INT_MAX;
+    lse[r] = t <= last ? a.lse[statistics + t] : 0.0f;
+    delta[r] = t <= last ? a.delta[statistics + t] : 0.0f;
+  }
+  load_tile<Width, Width>(q, rows + h * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
+  load_tile<Width, Width>(dout, a.dout + sequence * a.dout_pitch + h * a.D, a.dout_pitch, first, L::kHeight, a.length,
+                          a.D);
+  for (int at = first_key(start, first, L::kHeight, a.length, lane) / kLanes * kLanes; at <= last; at += kLanes) {
+    __syncthreads();
+    load_tile<Width, L::kPitch>(k, rows + (a.H + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
+    load_tile<Width, L::kPitch>(v, rows + (a.H + a.G + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
+    __syncthreads();
+    float s[L::kRows], dp[L::kRows];
+    scores<Width>(s, q + row * Width, k + lane * L::kPitch, a.D);
+    scores<Width>(dp, dout + row * Width, v + lane * L::kPitch, a.D);
+    SIMT_UNROLL
+    for (int r = 0; r < L::kRows; ++r) {
+      const bool seen = at + lane >= from[r] && at + lane <= first + row + r;
+      const float p = seen ? expf(s[r] * a.scale - lse[r]) : 0.0f;
+      weights[r * kLanes + lane] = p * (dp[r] - delta[r]) * a.scale;
+    }
+    __syncwarp();
+    add_columns<Width>(acc, weights, k, lane);
+  }
+  SIMT_UNROLL
+  for (int r = 0; r < L::kRows; ++r)
+    if (const int t = first + row + r; t <= last)
+      store_row<Width>(a.dqkv + (sequence + t) * a.dqkv_pitch + h * a.D, acc[r], 1.0f, lane, a.D);
+}
+
+/// dk and dv of one tile of keys of one key/value head, over the query heads of its group and the queries behind it, in
+/// this order: dk = ds q, dv = p dout.
+template <int Width, class T> __global__ void __launch_bounds__(kThreads) attention_dkv_kernel(Arguments<T> a) {
+  using L = Tile<Width>;
+  const int lane = threadIdx.x % kLanes, row = threadIdx.x / kLanes * L::kRows;
+  float* k = dynamic_shared<float>();
+  float* v = k + L::kResident;
+  float* q = v + L::kResident;
+  float* dout = q + L::kStreamed;
+  float* weights = dout + L::kStreamed + row * kLanes;
+  const int g = blockIdx.y, b = blockIdx.z, group = a.H / a.G;
+  const int first = blockIdx.x * L::kHeight;
+  const int last = (first + L::kHeight < a.length ? first + L::kHeight : a.length) - 1;
+  const int64_t sequence = int64_t(b) * a.length;
+  const T* rows = a.qkv + sequence * a.qkv_pitch;
+  float dk[L::kRows][L::kSlices] = {}, dv[L::kRows][L::kSlices] = {};
+  load_tile<Width, Width>(k, rows + (a.H + g) * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
+  load_tile<Width, Width>(v, rows + (a.H + a.G + g) * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
+  for (int h = g * group; h < (g + 1) * group; ++h) {
+    const int64_t statistics = (int64_t(b) * a.H + h) * a.length;
+    for (int at = first / kLanes * kLanes; at < a.length; at += kLanes) {
+      const int t = at + lane;
+      const int from = t < a.length ? a.start[sequence + t] : INT_MAX;
+      if (!__any_sync(kAll, from <= last)) continue; // the same in every warp
+      const float lse = t < a.length ? a.lse[statistics + t] : 0.0f;
+      const float delta = t < a.length ? a.delta[statistics + t] : 0.0f;
+      __syncthreads();
+      load_tile<Width, L::kPitch>(q, rows + h * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
+      load_tile<Width, L::kPitch>(dout, a.dout + sequence * a.dout_pitch + h * a.D, a.dout_pitch, at, kLanes, a.length,
+                                  a.D);
+      __syncthreads();
+      float p[L::kRows], ds[L::kRows];
+      scores<Width>(p, k + row * Width, q + lane * L::kPitch, a.D);
+      scores<Width>(ds, v + row * Width, dout + lane * L::kPitch, a.D);
+      SIMT_UNROLL
+      for (int r = 0; r < L::kRows; ++r) {
+        const int key = first + row + r;
+        p[r] = key >= from && key <= t ? expf(p[r] * a.scale - lse) : 0.0f;
+        ds[r] = p[r] * (ds[r] - delta) * a.scale;
+        weights[r * kLanes + lane] = p[r];
+      }
+      __syncwarp();
+      add_columns<Width>(dv, weights, dout, lane);
+      __syncwarp(); // every lane has read p
+      SIMT_UNROLL
+      for (int r = 0; r < L::kRows; ++r) weights[r * kLanes + lane] = ds[r];
+      __syncwarp();
+      add_columns<Width>(dk, weights, q, lane);
+    }
+  }
+  SIMT_UNROLL
+  for (int r = 0; r < L::kRows; ++r) {
+    const int t = first + row + r;
+    if (t > last) continue;
+    T* at = a.dqkv + (sequence + t) * a.dqkv_pitch + (a.H + g) * a.D;
+    store_row<Width>(at, dk[r], 1.0f, lane, a.D);
+    store_row<Width>(at + a.G * a.D, dv[r], 1.0f, lane, a.D);
+  }
+}
+
+template <class T> Arguments<T> shape_of(const AttentionAttributes& s) {
+  DEMAND(s.head_width <= kAttentionMaxHeadWidth, "attention on a GPU takes heads of at most ", kAttentionMaxHeadWidth,
+         " elements, these have ", s.head_width, "; raise the number of heads, or use --target cpu");
+  Arguments<T> a{};
+  a.length = int(s.sequence);
+  a.H = int(s.heads);
+  a.G = int(s.kv_heads);
+  a.D = int(s.head_width);
+  a.scale = s.scale;
+  return a;
+}
+
+/// Calls f with the width of tile that the head needs.
+template <class F> void with_width(int64_t head_width, F&& f) {
+  if (head_width <= 64)
+    f(std::integral_constant<int, 64>{});
+  else if (head_width <= 128)
+    f(std::integral_constant<int, 128>{});
+  else
+    f(std::integral_constant<int, 256>{});
+}
+
+dim3 grid_of(int64_t length, int height, int64_t heads, int64_t batch) {
+  return dim3(unsigned(ceil_div(length, height)), unsigned(heads), unsigned(batch));
+}
+
+void launch_attention_forward(const Op& op, const LaunchContext& context) {
+  const auto s = op.get<AttentionAttributes>();
+  if (op[2].size() == 0) return;
+  with_float_type(op[2].dtype, [&](auto element) {
+    using T = decltype(element);
+    Arguments<T> a = shape_of<T>(s);
+    a.out = op[0].data<T>();
+    a.lse = op[1].data<float>();
+    a.qkv = op[2].data<T>();
+    a.start = op[3].data<int>();
+    a.out_pitch = op[0].stride[0];
+    a.qkv_pitch = op[2].stride[0];
+    with_width(s.head_width, [&](auto width) {
+      constexpr int W = decltype(width)::value;
+      launch(context, grid_of(s.sequence, Tile<W>::kHeight, s.heads, s.batch), dim3(kThreads), shared_bytes<W>(1),
+             &attention_forward_kernel<W, T>, a);
+    });
+  });
+}
+
+void launch_attention_backward(const Op& op, const LaunchContext& context) {
+  const auto s = op.get<AttentionAttributes>();
+  if (op[4].size() == 0) return;
+  with_float_type(op[4].dtype, [&](auto element) {
+    using T = decltype(element);
+    Arguments<T> a = shape_of<T>(s);
+    a.dqkv = op[0].data<T>();
+    a.dout = op[1].data<T>();
+    a.out = op[2].data<T>();
+    a.lse = op[3].data<float>();
+    a.qkv = op[4].data<T>();
+    a.start = op[5].data<int>();
+    a.delta = context.scratch.data<float>();
+    a.dqkv_pitch = op[0].stride[0];
+    a.dout_pitch = op[1].stride[0];
+    a.out_pitch = op[2].stride[0];
+    a.qkv_pitch = op[4].stride[0];
+    const int64_t count = s.batch * s.heads * s.sequence;
+    launch(context, dim3(unsigned(ceil_div(count, kWarps))), dim3(kThreads), 0, &attention_delta_kernel<T>, a, count);
+    with_width(s.head_width, [&](auto width) {
+      constexpr int W = decltype(width)::value, kHeight = Tile<W>::kHeight;
+      launch(context, grid_of(s.sequence, kHeight, s.kv_heads, s.batch), dim3(kThreads), shared_bytes<W>(2),
+             &attention_dkv_kernel<W, T>, a);
+      launch(context, grid_of(s.sequence, kHeight, s.heads, s.batch), dim3(kThreads), shared_bytes<W>(2),
+             &attention_dq_kernel<W, T>, a);
+    });
+  });
+}
+
+REGISTER_LAUNCH("attention_forward", launch_attention_forward);
+REGISTER_LAUNCH("attention_backward", launch_attention_backward);
+
+} // namespace
+} // namespace SIMT_NS
+} // namespace triax

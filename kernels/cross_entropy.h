@@ -1,0 +1,15 @@
+// Softmax cross-entropy over a chunk of rows, so that the logits of a whole batch never exist at once.
+#pragma once
+#include "kernels/op.h"
+
+namespace triax {
+
+/// losses f32[n] = -log softmax(logits[n, V])[labels[n]], 0 where the label is -1 (not counted). With `backward` the
+/// logits are overwritten by scale * d loss / d logits (0 in rows that are not counted), else they are only read.
+Op cross_entropy(const Tensor& losses, const Tensor& logits, const Tensor& labels, float scale, bool backward);
+
+/// scalars[kLossSum] += sum of losses f32[N], scalars[kTokenCount] += number of labels i32[N] that are not -1; in a
+/// fixed order.
+Op sum_losses(const Tensor& scalars, const Tensor& losses, const Tensor& labels);
+
+} // namespace triax

@@ -1,0 +1,323 @@
+#include "kernels/device.h"
+#include <algorithm>
+#include <utility>
+
+namespace triax {
+
+std::unique_ptr<Backend> (*make_cuda_backend)(const Target&) = nullptr;
+std::string (*detect_cuda)() = nullptr;
+
+Target best_target() {
+  const std::string gpu = detect_cuda ? detect_cuda() : std::string();
+  return Target::parse(gpu.empty() ? "cpu" : gpu);
+}
+
+namespace {
+
+using What = Instruction::What;
+
+/// A ghost's addresses have nothing behind them; persistent and transient ones lie far apart.
+constexpr uint64_t kGhostPersistent = uint64_t(1) << 44;
+constexpr uint64_t kGhostTransient = uint64_t(1) << 52;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// One past the last byte of the tensor.
+uint64_t end_of(const Tensor& t) {
+  int64_t last = 0;
+  for (int d = 0; d < t.rank; ++d) last += (t.dim[d] - 1) * t.stride[d];
+  return t.size() == 0 ? t.address : t.address + uint64_t((last + 1) * bytes_of(t.dtype));
+}
+
+} // namespace
+
+void Stream::run(const Op& op) { device_->run(id_, op); }
+
+Allocation::Allocation(Allocation&& other) noexcept : device_(other.device_), tensor_(other.tensor_), id_(other.id_) {
+  other.device_ = nullptr;
+}
+
+Allocation& Allocation::operator=(Allocation&& other) noexcept {
+  release();
+  std::swap(device_, other.device_);
+  tensor_ = other.tensor_;
+  id_ = other.id_;
+  return *this;
+}
+
+Allocation::~Allocation() {
+  try {
+    release();
+  } catch (const Error&) { // an earlier error is on its way; releasing after it cannot follow the plan
+  }
+}
+
+void Allocation::release() {
+  if (Device* device = std::exchange(device_, nullptr)) device->release(id_, tensor_);
+}
+
+std::unique_ptr<Device> Device::ghost(const Target& target) {
+  std::unique_ptr<Device> device(new Device);
+  device->target_ = target;
+  for (int s = 0; s < kSpaces; ++s) device->base_[s] = kGhostPersistent * uint64_t(s + 1);
+  return device;
+}
+
+std::unique_ptr<Device> Device::open(const Target& target, int threads) {
+  std::unique_ptr<Device> device(new Device);
+  device->target_ = target;
+  if (target.kind == Target::Kind::cpu) {
+    device->backend_ = make_host_backend(threads);
+  } else {
+    DEMAND(make_cuda_backend, "target ", target.name, " needs the CUDA binary: build it with `make cuda`");
+    device->backend_ = make_cuda_backend(target);
+  }
+  return device;
+}
+
+Device::~Device() {
+  if (!backend_) return;
+  try {
+    backend_->synchronize();
+  } catch (const std::exception&) { // reported where the work was waited for, or never asked about
+  }
+  for (const Owned& o : owned_) backend_->deallocate(o.space, o.address, o.bytes);
+}
+
+Tensor Device::persistent(const std::string& name, Purpose purpose, Dtype dtype, std::initializer_list<int64_t> shape,
+                          Space space) {
+  ENSURE(!in_step_, "persistent ", name, " is allocated inside a step");
+  Tensor t = Tensor::dense(0, space, dtype, shape);
+  const int64_t bytes = aligned(std::max<int64_t>(t.bytes(), 1));
+  if (plan_) {
+    const size_t n = persistent_.size();
+    ENSURE(n < plan_->persistent.size() && plan_->persistent[n].name == name && plan_->persistent[n].bytes == bytes,
+           "persistent ", name, " of ", bytes, " bytes is not what the plan has next",
+           n < plan_->persistent.size() ? concat(": ", plan_->persistent[n].name) : std::string());
+  }
+  if (backend_ && !plan_) {
+    t.address = backend_->allocate(space, bytes);
+    owned_.push_back({space, t.address, bytes});
+    return t;
+  }
+  t.address = base_[int(space)] + uint64_t(persistent_bytes_[int(space)]);
+  persistent_.push_back({name, purpose, space, bytes, persistent_bytes_[int(space)]});
+  persistent_bytes_[int(space)] += bytes;
+  return t;
+}
+
+Allocation Device::allocate(const std::string& name, Purpose purpose, Dtype dtype,
+                            std::initializer_list<int64_t> shape) {
+  Tensor t = Tensor::dense(0, Space::device, dtype, shape);
+  const int64_t bytes = aligned(std::max<int64_t>(t.bytes(), 1));
+  if (backend_ && !plan_) {
+    t.address = backend_->allocate(t.space, bytes);
+    return {this, t, -1};
+  }
+  ENSURE(in_step_, name, " is allocated outside of a step");
+  const int32_t id = buffers_++;
+  if (backend_) {
+    hold_to_plan(hash_of(What::allocate, StreamId::compute, bytes), name.c_str());
+    t.address = base_[int(t.space)] + uint64_t(following_->buffers[id].offset);
+  } else {
+    const uint64_t last = ghost_addresses_.empty() ? kGhostTransient : ghost_addresses_.back();
+    t.address = ghost_addresses_.empty() ? last : last + uint64_t(recording_->buffers.back().bytes);
+    ghost_addresses_.push_back(t.address);
+    live_.push_back(true);
+    recording_->buffers.push_back({name, purpose, t.space, bytes, -1});
+    recording_->instructions.push_back({What::allocate, StreamId::compute, id});
+  }
+  return {this, t, id};
+}
+
+void Device::release(int32_t id, const Tensor& tensor) {
+  if (backend_ && !plan_) {
+    backend_->synchronize();
+    backend_->deallocate(tensor.space, tensor.address, aligned(std::max<int64_t>(tensor.bytes(), 1)));
+    return;
+  }
+  if (!in_step_) return; // the step ended by an error
+  if (backend_) return hold_to_plan(hash_of(What::release, StreamId::compute, id), "release");
+  live_[id] = false;
+  recording_->instructions.push_back({What::release, StreamId::compute, id});
+}
+
+void Device::begin(const std::string& kind) {
+  ENSURE(!in_step_, "step ", kind, " begins inside another");
+  in_step_ = true;
+  issued_ = 0;
+  events_ = buffers_ = 0;
+  if (!backend_) {
+    recording_ = std::make_unique<Program>();
+    recording_->kind = kind;
+    signatures_.clear();
+    ghost_addresses_.clear();
+    live_.clear();
+    return;
+  }
+  if (plan_) {
+    following_ = plan_->find(kind);
+    ENSURE(following_, "step ", kind, " was not planned");
+  }
+  backend_->fence();
+}
+
+void Device::end() {
+  ENSURE(in_step_, "a step ends that did not begin");
+  in_step_ = false;
+  if (!backend_) {
+    recording_->events = events_;
+    recorded_.push_back(std::move(*recording_));
+    recording_.reset();
+    return;
+  }
+  ENSURE(!following_ || issued_ == following_->instructions.size(), "step ", following_->kind, " ended after ", issued_,
+         " instructions; the plan goes on with ", following_->describe(issued_));
+  following_ = nullptr;
+  backend_->fence();
+}
+
+Plan Device::plan() const {
+  ENSURE(!backend_, "only a ghost device has a plan to give");
+  return pack(target_, persistent_, recorded_);
+}
+
+void Device::follow(const Plan& plan) {
+  ENSURE(backend_ && !plan_ && owned_.empty(), "a plan is followed from the start");
+  ENSURE(plan.target == target_, "a plan for ", plan.target.name, " cannot be followed on ", target_.name);
+  plan_ = std::make_unique<Plan>(plan);
+  for (int s = 0; s < kSpaces; ++s) {
+    if (plan.bytes[s] == 0) continue;
+    const int64_t have = backend_->available(Space(s));
+    DEMAND(plan.bytes[s] <= have, "not enough ", name_of(Space(s)), " memory: the plan needs ", plan.bytes[s] >> 20,
+           " MiB, ", have >> 20,
+           " MiB are available; lower train.micro_batch, data.sequence or the model's size (`triax plan` "
+           "shows what takes the memory)");
+    base_[s] = backend_->allocate(Space(s), plan.bytes[s]);
+    owned_.push_back({Space(s), base_[s], plan.bytes[s]});
+  }
+}
+
+void Device::hold_to_plan(uint64_t hash, const char* what, const Op* op) {
+  const size_t n = issued_++;
+  if (n < following_->hashes.size() && following_->hashes[n] == hash) return;
+  fail(concat("this rank leaves its plan: step ", following_->kind, ", instruction ", n, ": planned ",
+              n < following_->instructions.size() ? following_->describe(n) : "nothing more", ", issued ",
+              op ? op->describe() : what,
+              " [a fault of triax: the issued step must not depend on data or on the rank]"));
+}
+
+Reference Device::locate(const Tensor& t, const Op& op) const {
+  const uint64_t end = end_of(t);
+  if (t.address >= kGhostTransient) {
+    const auto after = std::upper_bound(ghost_addresses_.begin(), ghost_addresses_.end(), t.address);
+    ENSURE(after != ghost_addresses_.begin(), op.describe(), " touches memory that was never allocated");
+    const int32_t id = int32_t(after - ghost_addresses_.begin()) - 1;
+    const Buffer& buffer = recording_->buffers[id];
+    ENSURE(live_[id], op.describe(), " uses ", buffer.name, " after its release");
+    ENSURE(end <= ghost_addresses_[id] + uint64_t(buffer.bytes), op.describe(), " reaches past the end of ",
+           buffer.name);
+    return {id, int64_t(t.address - ghost_addresses_[id])};
+  }
+  const uint64_t base = base_[int(t.space)];
+  for (size_t n = 0; n < persistent_.size(); ++n) {
+    const Buffer& buffer = persistent_[n];
+    const uint64_t begin = base + uint64_t(buffer.offset);
+    if (buffer.space != t.space || t.address < begin || t.address >= begin + uint64_t(buffer.bytes)) continue;
+    ENSURE(end <= begin + uint64_t(buffer.bytes), op.describe(), " reaches past the end of ", buffer.name);
+    return {~int32_t(n), int64_t(t.address - begin)};
+  }
+  fail(concat(op.describe(), " touches ", t.describe(), ", which is in no buffer of this device"));
+}
+
+void Device::record_op(Instruction at, const Op& op, const Description& description) {
+  at.reference = int32_t(recording_->references.size());
+  Op bare = op;
+  bare.handle = nullptr;
+  for (int i = 0; i < op.operand_count; ++i) {
+    recording_->references.push_back(op.has(i) ? locate(op[i], op) : Reference{});
+    bare.operands[i].tensor.address = 0;
+  }
+  const uint64_t hash = hash_of(bare, StreamId::compute, {});
+  const auto [begin, end] = signatures_.equal_range(hash);
+  if (begin != end) {
+    at.index = begin->second;
+  } else {
+    at.index = int32_t(recording_->signatures.size());
+    signatures_.emplace(hash, at.index);
+    recording_->signatures.push_back({bare, description});
+  }
+  recording_->instructions.push_back(at);
+}
+
+int64_t Device::scratch_of(const Op& op) const {
+  if (following_) { // as planned; whether this is the planned operation is checked before it runs
+    for (size_t n = issued_; n < following_->instructions.size() && n <= issued_ + 1; ++n)
+      if (const Instruction& at = following_->instructions[n]; at.what == What::op)
+        return following_->signatures[at.index].description.scratch;
+  }
+  return op.kind->describe(target_, op).scratch;
+}
+
+LaunchFn Device::launch_of(const OpKind& kind) {
+  LaunchFn& launch = launches_[&kind];
+  if (!launch) launch = find_launch(kind, target_.kind);
+  ENSURE(launch, "operation ", kind.name, " has no implementation for ", target_.name, " in this binary");
+  return launch;
+}
+
+void Device::run(StreamId stream, const Op& op) {
+  if (!backend_) {
+    ENSURE(in_step_, op.describe(), " is issued outside of a step");
+    const Description description = op.kind->describe(target_, op);
+    Instruction at{What::op, stream};
+    Allocation scratch;
+    if (description.scratch) {
+      scratch = allocate(concat("workspace of ", op.kind->name), Purpose::workspace, Dtype::u8, {description.scratch});
+      at.scratch = buffers_ - 1;
+    }
+    return record_op(at, op, description);
+  }
+  ENSURE(in_step_ || !plan_, op.describe(), " is issued outside of a step");
+  Allocation scratch;
+  if (const int64_t bytes = scratch_of(op)) scratch = allocate("workspace", Purpose::workspace, Dtype::u8, {bytes});
+  if (following_) hold_to_plan(hash_of(op, stream, base_), op.kind->name, &op);
+  backend_->launch(stream, launch_of(*op.kind), op, *scratch);
+}
+
+Event Stream::record() {
+  Device& d = *device_;
+  const Event event{d.events_++};
+  if (d.recording_) d.recording_->instructions.push_back({What::record, id_, event.id});
+  if (d.following_) d.hold_to_plan(hash_of(What::record, id_, event.id), "record");
+  if (d.backend_) d.backend_->record(id_, event.id);
+  return event;
+}
+
+void Stream::wait(Event event) {
+  Device& d = *device_;
+  ENSURE(event.id >= 0 && event.id < d.events_, "a stream waits for an event that was not recorded in this step");
+  if (d.recording_) d.recording_->instructions.push_back({What::wait, id_, event.id});
+  if (d.following_) d.hold_to_plan(hash_of(What::wait, id_, event.id), "wait");
+  if (d.backend_) d.backend_->wait(id_, event.id);
+}
+
+void Device::write(const Tensor& t, const void* from) {
+  ENSURE(t.dense(), "only dense tensors are written from the host");
+  if (!backend_) return;
+  backend_->synchronize();
+  backend_->copy(t.address, reinterpret_cast<uint64_t>(from), t.bytes());
+}
+
+void Device::read(const Tensor& t, void* to) {
+  ENSURE(t.dense(), "only dense tensors are read by the host");
+  if (!backend_) return;
+  backend_->synchronize();
+  backend_->copy(reinterpret_cast<uint64_t>(to), t.address, t.bytes());
+}
+
+void Device::synchronize() {
+  if (backend_) backend_->synchronize();
+}
+
+} // namespace triax

@@ -1,0 +1,19 @@
+// What the descriptions and the kernels of the plain operations agree on.
+#pragma once
+#include "kernels/elementwise.h"
+
+namespace triax {
+
+struct FillAttributes {
+  float value;
+};
+struct NormalAttributes {
+  uint64_t seed;
+  int64_t first;
+  float std;
+  uint32_t stream;
+};
+/// Chunks of rows whose sums are kept apart; fixed, so that the order of a sum never depends on the machine.
+constexpr int64_t kColumnPartials = 64;
+
+} // namespace triax

@@ -1,0 +1,17 @@
+// Token (and learned position) embedding.
+#pragma once
+#include "kernels/op.h"
+
+namespace triax {
+
+/// y[N, C] = table[tokens[n]] (+ positions[n mod T]); table [V, C], positions [T, C] or absent. Tokens must lie in [0,
+/// V).
+Op embedding_forward(const Tensor& y, const Tensor& tokens, const Tensor& table, const Tensor& positions);
+
+/// dtable[V, C] and dpositions[T, C] (f32, absent where there are none) accumulate dy[N, C] without atomics: `order`
+/// i32[N] lists the rows sorted by token, stably, so that each table row is summed by one block in the order of its
+/// rows.
+Op embedding_backward(const Tensor& dtable, const Tensor& dpositions, const Tensor& dy, const Tensor& tokens,
+                      const Tensor& order);
+
+} // namespace triax

@@ -1,0 +1,331 @@
+// Causal attention on the host by blocked products in f32 (Dao et al. 2022, arXiv 2205.14135, with the roles of rows
+// and lanes exchanged). Bound by the rate of f32 multiply-adds.
+//
+// A tile of 64 queries lies across the lanes of the vectors: scores are kept as s[key][query], so that the softmax of a
+// query is a plain loop over keys without sums across lanes, and all products have one form,
+//   c[row][lane] += sum over k of a(row, k) b[k][lane],
+// where a is read element by element and b in whole vectors:
+//   s[key][query]  = k[key][d] q^T[d][query]         dp[key][query] = v[key][d] dout^T[d][query]
+//   o^T[d][query] += v^T[d][key] p[key][query]       dq^T[d][query] += k^T[d][key] ds[key][query]
+//   dv[key][d]    += p[key][query] dout[query][d]    dk[key][d]     += ds[key][query] q[query][d]
+//
+// The unit of work is a key/value head of one sequence with its group of query heads, so each sum has one owner, taken
+// in one order whatever the number of threads. Nothing here may have external linkage outside of this level's
+// namespace: the linker would merge it with code for lesser CPUs.
+#include "kernels/attention_shape.h"
+#include "kernels/host/tile.h"
+#include <limits.h>
+#include <omp.h>
+
+namespace triax {
+inline namespace SIMT_NS {
+namespace {
+
+constexpr int kQ = kAttentionQueries, kK = kAttentionKeys;
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
+static_assert(kQ == kK && kAttentionPadding % kLanes == 0);
+
+SIMT_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+SIMT_FN int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/// Where a tile of queries stands, and which keys each of its queries sees.
+struct Queries {
+  int64_t first, count, first_key, last_start; ///< last_start: the largest document start in the tile
+  alignas(64) int32_t start[kQ];               ///< beyond the sequence INT_MAX: nothing is seen
+  alignas(64) int32_t position[kQ];
+  Queries(const int32_t* document_start, int64_t at, int64_t T) : first(at), count(least(kQ, T - at)) {
+    first_key = INT_MAX;
+    last_start = 0;
+    for (int64_t q = 0; q < kQ; ++q) {
+      position[q] = int32_t(at + q);
+      start[q] = q < count ? document_start[at + q] : INT_MAX;
+      first_key = least(first_key, start[q]);
+      last_start = most(last_start, start[q]);
+    }
+  }
+  int64_t begin() const { return first_key / kK * kK; }
+  int64_t end() const { return first + count; }
+  /// Is some pair of these keys and the tile's queries not to be seen?
+  bool masks(int64_t key, int64_t keys) const { return key + keys - 1 > first || key < last_start; }
+};
+
+/// Which queries of the `index`th vector see the key.
+SIMT_FN Integers sees(const Queries& t, int64_t index, int64_t key) {
+  return (integers(t.start, index) <= int32_t(key)) & (integers(t.position, index) >= int32_t(key));
+}
+
+// On the diagonal, where a tile of keys lies at the same positions as the tile of queries, products leave out most of
+// what the mask would clear: by steps of so many positions.
+constexpr int64_t kStep = kAttentionPadding;
+SIMT_FN int64_t step_of(const Queries& t, int64_t key) { return key == t.first ? kStep : kQ; }
+
+/// s[keys, kQ] = x[keys, W] y[W, kQ].
+void multiply_scores(float* s, const float* x, float* y, const Queries& t, int64_t key, int64_t keys, int64_t W) {
+  const int64_t step = step_of(t, key);
+  for (int64_t q = 0; q < kQ; q += step)
+    multiply({s + q, kQ}, {x, W, 1}, {y + q, kQ}, least(keys, q + step), step, W, false);
+}
+/// sum[W, kQ] += x[keys, W]^T s[keys, kQ].
+void sum_over_keys(float* sum, const float* x, float* s, const Queries& t, int64_t key, int64_t keys, int64_t W) {
+  const int64_t step = step_of(t, key);
+  for (int64_t q = 0; q < kQ; q += step)
+    multiply({sum + q, kQ}, {x, 1, W}, {s + q, kQ}, W, step, least(keys, q + step), true);
+}
+/// sum[keys, W] += s[keys, kQ] x[kQ, W].
+void sum_over_queries(float* sum, const float* s, float* x, const Queries& t, int64_t key, int64_t keys, int64_t W) {
+  const int64_t step = step_of(t, key);
+  for (int64_t j = 0; j < keys; j += step)
+    multiply({sum + j * W, W}, {s + j * kQ + j, kQ, 1}, {x + j * W, W}, least(step, keys - j), W, t.count - j, true);
+}
+
+/// Everything that is read and written, and the shape.
+template <class T> struct Arguments {
+  AttentionAttributes shape;
+  int64_t W; ///< D, padded
+  const T* qkv;
+  T* out;
+  float* lse;
+  const int32_t* start;
+  const T* dout;
+  T* dqkv;
+  int64_t qkv_pitch, out_pitch, dout_pitch, dqkv_pitch;
+  const T* in(int64_t row, int64_t head) const { return qkv + row * qkv_pitch + head * shape.head_width; }
+  T* gradient(int64_t row, int64_t head) const { return dqkv + row * dqkv_pitch + head * shape.head_width; }
+  float* lse_of(int64_t b, int64_t h, int64_t t) const { return lse + (b * shape.heads + h) * shape.sequence + t; }
+};
+
+/// The running softmax of a tile of queries (Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 3), in base 2.
+struct Softmax {
+  alignas(64) float largest[kQ], total[kQ], kept[kQ];
+  Softmax() {
+    for (int q = 0; q < kQ; ++q) {
+      largest[q] = -1e30f; // finite: a difference of two is never NaN
+      total[q] = 0.0f;
+    }
+  }
+  /// Scores become weights, relative to the largest so far; what was summed before counts `kept` times.
+  template <bool Masked> void add(float* s, int64_t keys, int64_t key, const Queries& t) {
+    constexpr int kTogether = 4; // vectors, so that their maxima and sums do not wait for one another
+    for (int64_t at = 0; at < kQ / kLanes; at += kTogether) {
+      Vector larger[kTogether], sum[kTogether] = {};
+      for (int c = 0; c < kTogether; ++c) larger[c] = vector(largest, at + c);
+      for (int64_t j = 0; j < keys; ++j)
+        for (int c = 0; c < kTogether; ++c) {
+          Vector score = vector(s + j * kQ, at + c);
+          if (Masked) score = sees(t, at + c, key + j) ? score : larger[c];
+          larger[c] = score > larger[c] ? score : larger[c];
+        }
+      for (int64_t j = 0; j < keys; ++j)
+        for (int c = 0; c < kTogether; ++c) {
+          Vector weight = exp2_of(vector(s + j * kQ, at + c) - larger[c]);
+          if (Masked) weight = sees(t, at + c, key + j) ? weight : Vector{};
+          vector(s + j * kQ, at + c) = weight;
+          sum[c] += weight;
+        }
+      for (int c = 0; c < kTogether; ++c) {
+        const Vector keep = exp2_of(vector(largest, at + c) - larger[c]);
+        vector(kept, at + c) = keep;
+        vector(total, at + c) = vector(total, at + c) * keep + sum[c];
+        vector(largest, at + c) = larger[c];
+      }
+    }
+  }
+  float lse(int64_t q) const { return total[q] > 0.0f ? (largest[q] + log2f(total[q])) * kLn2 : -INFINITY; }
+};
+
+/// Whole sequences of keys and values as f32, for all tiles of the group.
+template <class T> void load_keys(const Arguments<T>& a, int64_t row, int64_t g, float* k, float* v) {
+  const auto& s = a.shape;
+  widen(k, s.sequence, a.W, a.in(row, s.heads + g), a.qkv_pitch, s.sequence, s.head_width);
+  widen(v, s.sequence, a.W, a.in(row, s.heads + s.kv_heads + g), a.qkv_pitch, s.sequence, s.head_width);
+}
+
+/// x *= factor, for all of count floats.
+SIMT_FN void scale(float* x, float factor, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] *= factor;
+}
+
+template <class T> void forward_tile(const Arguments<T>& a, int64_t b, int64_t h, const Queries& t, const float* k,
+                                     const float* v, float* tiles) {
+  const int64_t W = a.W, D = a.shape.head_width, row = b * a.shape.sequence + t.first;
+  float* const q = tiles;
+  float* const o = q + kQ * W;
+  float* const s = o + kQ * W;
+  widen(o, kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
+  transpose(q, o, kQ, W);
+  scale(q, a.shape.scale * kLog2E, kQ * W);
+  memset(o, 0, size_t(kQ * W) * sizeof(float));
+  Softmax softmax;
+  for (int64_t key = t.begin(); key < t.end(); key += kK) {
+    const int64_t keys = least(kK, t.end() - key);
+    multiply_scores(s, k + key * W, q, t, key, keys, W);
+    if (t.masks(key, keys))
+      softmax.add<true>(s, keys, key, t);
+    else
+      softmax.add<false>(s, keys, key, t);
+    for (int64_t d = 0; d < W; ++d)
+      for (int i = 0; i < kQ; ++i) o[d * kQ + i] *= softmax.kept[i];
+    sum_over_keys(o, v + key * W, s, t, key, keys, W);
+  }
+  transpose(q, o, W, kQ);
+  float factor[kQ];
+  for (int i = 0; i < kQ; ++i) factor[i] = softmax.total[i] > 0.0f ? 1.0f / softmax.total[i] : 0.0f;
+  narrow(a.out + row * a.out_pitch + h * D, a.out_pitch, q, W, factor, t.count, D);
+  for (int64_t i = 0; i < t.count; ++i) *a.lse_of(b, h, t.first + i) = softmax.lse(i);
+}
+
+template <class T> void forward_group(const Arguments<T>& a, int64_t unit, float* scratch) {
+  const auto& shape = a.shape;
+  const int64_t b = unit / shape.kv_heads, g = unit % shape.kv_heads, group = shape.heads / shape.kv_heads;
+  const int64_t row = b * shape.sequence, size = shape.sequence * a.W;
+  load_keys(a, row, g, scratch, scratch + size);
+  for (int64_t h = g * group; h < (g + 1) * group; ++h)
+    for (int64_t first = 0; first < shape.sequence; first += kQ)
+      forward_tile(a, b, h, Queries(a.start + row, first, shape.sequence), scratch, scratch + size, scratch + 2 * size);
+}
+
+/// The parts of a thread's scratch in the backward pass.
+struct Tiles {
+  float *k, *v, *dk, *dv;                    ///< [T, W]
+  float *q, *q_rows, *dout, *dout_rows, *dq; ///< q, dout, dq [W, kQ]; rows [kQ, W]; q_rows are times the scale
+  float *p, *dp;                             ///< [kK, kQ]
+  alignas(64) float lse[kQ], delta[kQ];      ///< lse in base 2; delta: rows of dout times rows of out
+  Tiles(float* scratch, int64_t sequence, int64_t tile) {
+    const auto take = [&](int64_t floats) {
+      scratch += floats;
+      return scratch - floats;
+    };
+    k = take(sequence), v = take(sequence), dk = take(sequence), dv = take(sequence);
+    q = take(tile), q_rows = take(tile), dout = take(tile), dout_rows = take(tile), dq = take(tile);
+    p = take(kK * kQ), dp = take(kK * kQ);
+  }
+};
+
+/// p = 2^(s - lse), ds = p (dp - delta), both 0 where a query does not see a key; p is given as s, ds as dp.
+template <bool Masked> void differentiate(Tiles& x, int64_t keys, int64_t key, const Queries& t) {
+  for (int64_t j = 0; j < keys; ++j)
+    for (int c = 0; c < kQ / kLanes; ++c) {
+      Vector weight = exp2_of(vector(x.p + j * kQ, c) - vector(x.lse, c));
+      Vector gradient = weight * (vector(x.dp + j * kQ, c) - vector(x.delta, c));
+      if (Masked) {
+        const Integers seen = sees(t, c, key + j);
+        weight = seen ? weight : Vector{};
+        gradient = seen ? gradient : Vector{};
+      }
+      vector(x.p + j * kQ, c) = weight;
+      vector(x.dp + j * kQ, c) = gradient;
+    }
+}
+
+template <class T> void load_queries(const Arguments<T>& a, int64_t b, int64_t h, const Queries& t, Tiles& x) {
+  const int64_t W = a.W, D = a.shape.head_width, row = b * a.shape.sequence + t.first;
+  widen(x.q_rows, kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
+  widen(x.dout_rows, kQ, W, a.dout + row * a.dout_pitch + h * D, a.dout_pitch, t.count, D);
+  scale(x.q_rows, a.shape.scale, kQ * W);
+  transpose(x.q, x.q_rows, kQ, W);
+  transpose(x.dout, x.dout_rows, kQ, W);
+  scale(x.q, kLog2E, kQ * W);
+  for (int64_t i = 0; i < kQ; ++i) x.lse[i] = x.delta[i] = 0.0f;
+  for (int64_t i = 0; i < t.count; ++i) {
+    x.lse[i] = *a.lse_of(b, h, t.first + i) * kLog2E;
+    const T* const out = a.out + (row + i) * a.out_pitch + h * D;
+    for (int64_t d = 0; d < D; ++d) x.delta[i] += x.dout_rows[i * W + d] * float(out[d]);
+  }
+}
+
+template <class T> void backward_tile(const Arguments<T>& a, int64_t b, int64_t h, const Queries& t, Tiles& x) {
+  const int64_t W = a.W;
+  load_queries(a, b, h, t, x);
+  memset(x.dq, 0, size_t(kQ * W) * sizeof(float));
+  for (int64_t key = t.begin(); key < t.end(); key += kK) {
+    const int64_t keys = least(kK, t.end() - key), at = key * W;
+    multiply_scores(x.p, x.k + at, x.q, t, key, keys, W);
+    multiply_scores(x.dp, x.v + at, x.dout, t, key, keys, W);
+    if (t.masks(key, keys))
+      differentiate<true>(x, keys, key, t);
+    else
+      differentiate<false>(x, keys, key, t);
+    sum_over_queries(x.dv + at, x.p, x.dout_rows, t, key, keys, W);
+    sum_over_queries(x.dk + at, x.dp, x.q_rows, t, key, keys, W);
+    sum_over_keys(x.dq, x.k + at, x.dp, t, key, keys, W);
+  }
+  transpose(x.q, x.dq, W, kQ);
+  float factor[kQ];
+  for (int i = 0; i < kQ; ++i) factor[i] = a.shape.scale;
+  narrow(a.gradient(b * a.shape.sequence + t.first, h), a.dqkv_pitch, x.q, W, factor, t.count, a.shape.head_width);
+}
+
+template <class T> void backward_group(const Arguments<T>& a, int64_t unit, float* scratch) {
+  const auto& shape = a.shape;
+  const int64_t b = unit / shape.kv_heads, g = unit % shape.kv_heads, group = shape.heads / shape.kv_heads;
+  const int64_t row = b * shape.sequence, D = shape.head_width;
+  Tiles x(scratch, shape.sequence * a.W, kQ * a.W);
+  load_keys(a, row, g, x.k, x.v);
+  memset(x.dk, 0, 2 * size_t(shape.sequence * a.W) * sizeof(float)); // and dv behind it
+  for (int64_t h = g * group; h < (g + 1) * group; ++h)
+    for (int64_t first = 0; first < shape.sequence; first += kQ)
+      backward_tile(a, b, h, Queries(a.start + row, first, shape.sequence), x);
+  for (int64_t i = 0; i < shape.sequence; ++i) {
+    T* const dk = a.gradient(row + i, shape.heads + g);
+    T* const dv = a.gradient(row + i, shape.heads + shape.kv_heads + g);
+    for (int64_t d = 0; d < D; ++d) dk[d] = to<T>(x.dk[i * a.W + d]);
+    for (int64_t d = 0; d < D; ++d) dv[d] = to<T>(x.dv[i * a.W + d]);
+  }
+}
+
+/// Each thread takes a unit at a time, with its own part of the scratch.
+template <class T> void run_groups(const Arguments<T>& a, const LaunchContext& context, bool backward,
+                                   void (*group)(const Arguments<T>&, int64_t, float*)) {
+  const int64_t units = a.shape.batch * a.shape.kv_heads, part = attention_host_floats(a.shape, backward);
+  const int64_t parts = context.scratch.size() / (part * int64_t(sizeof(float)));
+  const int team = int(least(context.threads, least(units, parts)));
+#pragma omp parallel num_threads(team)
+  {
+    float* const scratch = context.scratch.data<float>() + omp_get_thread_num() * part;
+#pragma omp for schedule(dynamic)
+    for (int64_t unit = 0; unit < units; ++unit) group(a, unit, scratch);
+  }
+}
+
+template <class T> Arguments<T> arguments(const AttentionAttributes& shape, const Tensor& qkv, const Tensor& out,
+                                          const Tensor& lse, const Tensor& start) {
+  Arguments<T> a{};
+  a.shape = shape;
+  a.W = attention_padded_width(shape);
+  a.qkv = qkv.data<T>();
+  a.out = out.data<T>();
+  a.lse = lse.data<float>();
+  a.start = start.data<int32_t>();
+  a.qkv_pitch = qkv.stride[0];
+  a.out_pitch = out.stride[0];
+  return a;
+}
+
+void launch_attention_forward(const Op& op, const LaunchContext& context) {
+  if (op[2].size() == 0) return;
+  with_float_type(op[2].dtype, [&](auto element) {
+    using T = decltype(element);
+    run_groups<T>(arguments<T>(op.get<AttentionAttributes>(), op[2], op[0], op[1], op[3]), context, false,
+                  &forward_group<T>);
+  });
+}
+
+void launch_attention_backward(const Op& op, const LaunchContext& context) {
+  if (op[4].size() == 0) return;
+  with_float_type(op[4].dtype, [&](auto element) {
+    using T = decltype(element);
+    Arguments<T> a = arguments<T>(op.get<AttentionAttributes>(), op[4], op[2], op[3], op[5]);
+    a.dqkv = op[0].data<T>();
+    a.dout = op[1].data<T>();
+    a.dqkv_pitch = op[0].stride[0];
+    a.dout_pitch = op[1].stride[0];
+    run_groups<T>(a, context, true, &backward_group<T>);
+  });
+}
+
+REGISTER_LAUNCH("attention_forward", launch_attention_forward);
+REGISTER_LAUNCH("attention_backward", launch_attention_backward);
+
+} // namespace
+} // namespace SIMT_NS
+} // namespace triax

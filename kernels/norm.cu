@@ -1,0 +1,163 @@
+// RMSNorm and LayerNorm, one row per block. Bound by memory: the forward pass reads x (and the residual) and writes y
+// (and the sum).
+#include "kernels/norm_shape.h"
+#include "kernels/simt.h"
+
+namespace triax {
+inline namespace SIMT_NS {
+
+template <int Block, int V, class T, bool Layer, bool Residual> __global__ void __launch_bounds__(Block)
+    norm_forward_kernel(T* __restrict__ y, T* __restrict__ sum, float* __restrict__ statistics, const T* __restrict__ x,
+                        const T* __restrict__ residual, const T* __restrict__ weight, const T* __restrict__ bias, int C,
+                        float eps) {
+  const int64_t row = blockIdx.x, at = row * C;
+  const T* in = Residual ? sum + at : x + at;
+  float total = 0.0f, squares = 0.0f;
+  for (int i = threadIdx.x * V; i < C; i += Block * V) {
+    float v[V];
+    load<V>(v, x + at + i);
+    if constexpr (Residual) {
+      float r[V];
+      load<V>(r, residual + at + i);
+      for (int k = 0; k < V; ++k) v[k] = float(to<T>(v[k] + r[k])); // what is stored is what is normalised
+      store<V>(sum + at + i, v);
+    }
+    for (int k = 0; k < V; ++k) {
+      total += v[k];
+      squares += v[k] * v[k];
+    }
+  }
+  const float mean = Layer ? block_sum<Block>(total) / C : 0.0f;
+  if constexpr (Layer) { // a second pass: the squares of differences do not cancel
+    squares = 0.0f;
+    for (int i = threadIdx.x * V; i < C; i += Block * V) {
+      float v[V];
+      load<V>(v, in + i);
+      for (int k = 0; k < V; ++k) squares += (v[k] - mean) * (v[k] - mean);
+    }
+  }
+  const float rstd = rsqrtf(block_sum<Block>(squares) / C + eps);
+  if (threadIdx.x == 0) {
+    statistics[2 * row] = mean;
+    statistics[2 * row + 1] = rstd;
+  }
+  for (int i = threadIdx.x * V; i < C; i += Block * V) {
+    float v[V], w[V], b[V] = {};
+    load<V>(v, in + i);
+    load<V>(w, weight + i);
+    if (Layer && bias) load<V>(b, bias + i);
+    for (int k = 0; k < V; ++k) v[k] = (v[k] - mean) * rstd * w[k] + b[k];
+    store<V>(y + at + i, v);
+  }
+}
+
+/// Block b owns a contiguous chunk of rows; its sums for dweight (and dbias) go to row b of `partial`.
+template <int Block, int V, class T, bool Layer> __global__ void __launch_bounds__(Block)
+    norm_backward_kernel(T* dx, float* __restrict__ partial, const T* __restrict__ dy, const T* dresidual,
+                         const T* __restrict__ x, const float* __restrict__ statistics, const T* __restrict__ weight,
+                         int64_t rows, int C) {
+  float* __restrict__ dweight = partial + blockIdx.x * int64_t(C);
+  float* __restrict__ dbias = Layer ? partial + (gridDim.x + blockIdx.x) * int64_t(C) : nullptr;
+  for (int i = threadIdx.x; i < C; i += Block) {
+    dweight[i] = 0.0f;
+    if (Layer) dbias[i] = 0.0f;
+  }
+  __syncthreads();
+  const int64_t chunk = ceil_div(rows, gridDim.x), first = blockIdx.x * chunk;
+  const int64_t last = first + chunk < rows ? first + chunk : rows;
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t at = row * C;
+    const float mean = statistics[2 * row], rstd = statistics[2 * row + 1];
+    float dot = 0.0f, sum = 0.0f;
+    for (int i = threadIdx.x * V; i < C; i += Block * V) {
+      float a[V], d[V], w[V];
+      load<V>(a, x + at + i);
+      load<V>(d, dy + at + i);
+      load<V>(w, weight + i);
+      for (int k = 0; k < V; ++k) {
+        const float xhat = (a[k] - mean) * rstd;
+        dot += d[k] * w[k] * xhat;
+        sum += d[k] * w[k];
+        dweight[i + k] += d[k] * xhat;
+        if (Layer) dbias[i + k] += d[k];
+      }
+    }
+    const float mean_dot = block_sum<Block>(dot) / C;
+    const float mean_sum = Layer ? block_sum<Block>(sum) / C : 0.0f;
+    for (int i = threadIdx.x * V; i < C; i += Block * V) {
+      float a[V], d[V], w[V], r[V] = {};
+      load<V>(a, x + at + i);
+      load<V>(d, dy + at + i);
+      load<V>(w, weight + i);
+      if (dresidual) load<V>(r, dresidual + at + i);
+      for (int k = 0; k < V; ++k) a[k] = rstd * (d[k] * w[k] - mean_sum - (a[k] - mean) * rstd * mean_dot) + r[k];
+      store<V>(dx + at + i, a);
+    }
+  }
+}
+
+/// out[c] += sum over the partials, in their order.
+template <int Block> __global__ void __launch_bounds__(Block)
+    norm_parameter_gradients_kernel(float* __restrict__ out, const float* __restrict__ partial, int partials, int C) {
+  constexpr int kColumns = kIsHost ? 64 : Block;
+  const int first = blockIdx.x * kColumns, last = first + kColumns < C ? first + kColumns : C;
+  for (int c = first + threadIdx.x; c < last; c += Block) {
+    float sum = 0.0f;
+    for (int p = 0; p < partials; ++p) sum += partial[int64_t(p) * C + c];
+    out[c] += sum;
+  }
+}
+
+static void launch_norm_forward(const Op& op, const LaunchContext& context) {
+  const auto attributes = op.get<NormAttributes>();
+  const int64_t rows = op[3].dim[0], C = op[3].dim[1];
+  if (rows == 0) return;
+  with_float_type(op[3].dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr int B = kBlock<256>, V = kVector<T, 1>;
+    const auto go = [&](auto kernel) {
+      launch(context, dim3(unsigned(rows)), dim3(B), 0, kernel, op[0].data<T>(), op[1].data<T>(), op[2].data<float>(),
+             op[3].data<T>(), op[4].data<T>(), op[5].data<T>(), op[6].data<T>(), int(C), attributes.eps);
+    };
+    const auto pick = [&](auto layer, auto residual) {
+      constexpr bool L = decltype(layer)::value, R = decltype(residual)::value;
+      C % V == 0 ? go(&norm_forward_kernel<B, V, T, L, R>) : go(&norm_forward_kernel<B, 1, T, L, R>);
+    };
+    const bool layer = attributes.kind == NormKind::layer, residual = op.has(4);
+    using Yes = std::true_type;
+    using No = std::false_type;
+    layer ? (residual ? pick(Yes{}, Yes{}) : pick(Yes{}, No{})) : (residual ? pick(No{}, Yes{}) : pick(No{}, No{}));
+  });
+}
+
+static void launch_norm_backward(const Op& op, const LaunchContext& context) {
+  const bool layer = op.get<NormAttributes>().kind == NormKind::layer;
+  const int64_t rows = op[5].dim[0], C = op[5].dim[1];
+  float* partial = context.scratch.data<float>();
+  constexpr int B = kBlock<256>;
+  with_float_type(op[5].dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr int V = kVector<T, 1>;
+    const auto go = [&](auto kernel) {
+      launch(context, dim3(kNormPartials), dim3(B), 0, kernel, op[0].data<T>(), partial, op[3].data<T>(),
+             op[4].data<T>(), op[5].data<T>(), op[6].data<float>(), op[7].data<T>(), rows, int(C));
+    };
+    const bool wide = C % V == 0;
+    if (layer)
+      wide ? go(&norm_backward_kernel<B, V, T, true>) : go(&norm_backward_kernel<B, 1, T, true>);
+    else
+      wide ? go(&norm_backward_kernel<B, V, T, false>) : go(&norm_backward_kernel<B, 1, T, false>);
+  });
+  const dim3 columns(unsigned(ceil_div(C, kIsHost ? 64 : B)));
+  launch(context, columns, dim3(B), 0, &norm_parameter_gradients_kernel<B>, op[1].data<float>(), partial,
+         int(kNormPartials), int(C));
+  if (op.has(2))
+    launch(context, columns, dim3(B), 0, &norm_parameter_gradients_kernel<B>, op[2].data<float>(),
+           partial + kNormPartials * C, int(kNormPartials), int(C));
+}
+
+REGISTER_LAUNCH("norm_forward", launch_norm_forward);
+REGISTER_LAUNCH("norm_backward", launch_norm_backward);
+
+} // namespace SIMT_NS
+} // namespace triax

@@ -1,0 +1,105 @@
+// An operation is a value: kind, plain attributes, operands read and written. Nothing that varies from step to step is
+// captured in it: that is read from a device tensor (see step_state.h), so that a recorded step can be compared,
+// replayed and captured.
+#pragma once
+#include "kernels/tensor.h"
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+namespace triax {
+
+struct Op;
+
+/// Where an operation would run: the host ("cpu") or a GPU architecture ("sm_80", "sm_90a", ...). A ghost device takes
+/// any target.
+struct Target {
+  enum class Kind : uint8_t { cpu, cuda };
+  Kind kind = Kind::cpu;
+  std::string name = "cpu";
+  /// Throws on a name that is neither "cpu" nor "sm_NN[a]".
+  static Target parse(const std::string& name);
+  bool operator==(const Target&) const = default;
+};
+
+/// What can be known of an operation without running it, for any target.
+struct Description {
+  double flops = 0;                 ///< floating-point operations that the mathematics needs
+  double bytes = 0;                 ///< the least that must be read and written
+  int64_t scratch = 0;              ///< bytes of workspace, taken from the arena
+  std::vector<std::string> kernels; ///< what will be issued on the target
+  bool trusted = false;             ///< a library call whose inside cannot be seen
+};
+
+/// What a launch needs beside the operation.
+struct LaunchContext {
+  void* native_stream = nullptr; ///< cudaStream_t on a GPU
+  int threads = 1;               ///< size of the compute team on a CPU
+  Tensor scratch;                ///< u8[Description::scratch]; empty where none was asked for
+};
+
+using DescribeFn = Description (*)(const Target&, const Op&);
+using LaunchFn = void (*)(const Op&, const LaunchContext&);
+
+/// One entry of the catalogue of operations; a static object in the operation's file. `name` is unique.
+struct OpKind {
+  const char* name;
+  DescribeFn describe;
+};
+
+/// The implementations of each kind: "v3", "v4" or "portable" (the host, by instruction set), "host" (any host),
+/// "cuda".
+struct LaunchRegistration {
+  LaunchRegistration(const char* backend, const char* kind, LaunchFn launch);
+};
+/// The launch of `kind` on a target's kind of device; null where this binary has none. The best host level is chosen at
+/// first use.
+LaunchFn find_launch(const OpKind& kind, Target::Kind target);
+/// "v4", "v3" or "portable": the host level in use. TRIAX_HOST_LEVEL in the environment lowers it (for tests).
+const char* host_level();
+
+enum class Access : uint8_t { read, write, update }; ///< update: read and written
+struct Operand {
+  Tensor tensor;
+  Access access = Access::read;
+};
+
+constexpr int kMaxOperands = 12;
+constexpr int kAttributeBytes = 64;
+
+struct Op {
+  const OpKind* kind = nullptr;
+  std::array<Operand, kMaxOperands> operands{};
+  int32_t operand_count = 0;
+  alignas(8) std::array<std::byte, kAttributeBytes> attributes{}; ///< a plain struct, zero behind it
+  void* handle = nullptr; ///< what a collective's launch needs (its transport); not part of the value
+
+  explicit Op(const OpKind& k) : kind(&k) {}
+  Op& read(const Tensor& t) { return add(t, Access::read); }
+  Op& write(const Tensor& t) { return add(t, Access::write); }
+  Op& update(const Tensor& t) { return add(t, Access::update); }
+  /// Operands keep their place: an absent one is an empty tensor.
+  TRIAX_INLINE const Tensor& operator[](int i) const { return operands[i].tensor; }
+  TRIAX_INLINE bool has(int i) const { return i < operand_count && !operands[i].tensor.empty(); }
+
+  /// Attributes are structs of 4- and 8-byte numbers without padding.
+  template <class T> Op& set(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kAttributeBytes);
+    std::memcpy(attributes.data(), &value, sizeof(T));
+    return *this;
+  }
+  template <class T> TRIAX_INLINE T get() const {
+    T value;
+    __builtin_memcpy(&value, attributes.data(), sizeof(T));
+    return value;
+  }
+  std::string describe() const; ///< "rms_norm(write bf16[8, 64], read ...)"
+
+private:
+  Op& add(const Tensor& t, Access access);
+};
+
+/// Bytes of all operands, each counted once for reading and once for writing.
+double operand_bytes(const Op& op);
+
+} // namespace triax

@@ -1,0 +1,76 @@
+// Embedding, forward and backward.
+#include "kernels/embedding.h"
+#include "tests/helpers.h"
+#include "tests/kernel_check.h"
+#include <numeric>
+
+namespace triax {
+namespace {
+
+using namespace test;
+
+/// Of N tokens most are rare, and every third is token 1.
+Ints some_tokens(int64_t N, int64_t V) {
+  Ints tokens;
+  for (int64_t n = 0; n < N; ++n) tokens.push_back(int32_t(n % 3 == 2 ? 1 % V : (n * n + 5 * n) % V));
+  return tokens;
+}
+
+/// Rows sorted by token, stably.
+Ints order_of(const Ints& tokens) {
+  Ints order(tokens.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return tokens[size_t(a)] < tokens[size_t(b)]; });
+  return order;
+}
+
+TEST_SUITE_BEGIN("kernels_embedding");
+
+TEST_CASE("embedding: forward and backward, with and without positions") {
+  for (const int64_t N : {0, 1, 6, 64, 67, 201})
+    for (const int64_t C : {1, 3, 64, 65, 127, 2051})
+      for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
+        on_both_teams([&](KernelCheck& k) {
+          const int64_t V = N == 64 ? 1 : 37, T = N == 6 ? 3 : 80; // some positions see no row
+          const Ints tokens = some_tokens(N, V);
+          Ints position;
+          for (int64_t n = 0; n < N; ++n) position.push_back(int32_t(n % T));
+          const Vec table = numbers(dtype, V * C, 1), positions = numbers(dtype, T * C, 2), dy = numbers(dtype, N * C, 3);
+          const Tensor t = k.in({N}, tokens), order = k.in({N}, order_of(tokens)), tab = k.in(dtype, {V, C}, table),
+                       pos = k.in(dtype, {T, C}, positions), y = k.out(dtype, {N, C}), dyt = k.in(dtype, {N, C}, dy);
+          const Vec before = numbers(Dtype::f32, V * C, 4), before_positions = numbers(Dtype::f32, T * C, 5);
+          const Tensor dtable = k.in(Dtype::f32, {V, C}, before), dpositions = k.in(Dtype::f32, {T, C}, before_positions);
+          k.run(embedding_forward(y, t, tab, {}));
+          CHECK(k.read(y) == oracle::embedding(table, {}, tokens, {}, int(C)));
+          k.run(embedding_forward(y, t, tab, pos));
+          check_close("y", k.read(y), oracle::embedding(table, positions, tokens, position, int(C)), dtype);
+          k.run(embedding_backward(dtable, dpositions, dyt, t, order));
+          if (N == 0) return;
+          const oracle::EmbeddingGrad grad = oracle::embedding_backward(dy, tokens, position, int(V), int(T));
+          const auto plus = [](Vec a, const Vec& b) {
+            for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+            return a;
+          };
+          check_close("dtable", k.read(dtable), plus(before, grad.dtable), Dtype::f32);
+          check_close("dpositions", k.read(dpositions), plus(before_positions, grad.dposition_table), Dtype::f32);
+          k.run(embedding_backward(dtable, {}, dyt, t, order));
+          check_close("twice", k.read(dtable), plus(plus(before, grad.dtable), grad.dtable), Dtype::f32);
+        });
+}
+
+TEST_CASE("embedding: operands that do not fit are refused") {
+  KernelCheck k(1);
+  const Tensor y = k.out(Dtype::f32, {4, 3}), t = k.out(Dtype::i32, {4}), few = k.out(Dtype::i32, {3}),
+               table = k.out(Dtype::f32, {9, 3}), narrow = k.out(Dtype::bf16, {9, 3}), wide = k.out(Dtype::f32, {9, 4});
+  CHECK(has(error_of([&] { embedding_forward(y, few, table, {}); }), "tokens are i32[3]"));
+  CHECK(has(error_of([&] { embedding_forward(y, t, narrow, {}); }), "table is bf16[9, 3]"));
+  CHECK(has(error_of([&] { embedding_forward(y, t, wide, {}); }), "table is f32[9, 4]"));
+  CHECK(has(error_of([&] { embedding_forward(y, t, table, wide); }), "positions are f32[9, 4]"));
+  CHECK(has(error_of([&] { embedding_backward(table, {}, y, t, few); }), "order is i32[3]"));
+  CHECK(has(error_of([&] { embedding_backward(narrow, {}, y, t, t); }), "is bf16[9, 3]"));
+}
+
+TEST_SUITE_END();
+
+} // namespace
+} // namespace triax

@@ -1,0 +1,24 @@
+// How near the row-wise kernels come to what the machine can do.
+#pragma once
+#include "kernels/tensor.h"
+#include <string>
+#include <vector>
+
+namespace triax {
+
+struct KernelRow {
+  std::string name, shape;
+  Dtype dtype;
+  double bytes;         ///< that must be moved
+  double seconds;       ///< median
+  double copy_seconds;  ///< to copy as many bytes, median of the same minute
+  double exp_seconds;   ///< to compute as many exponentials as the kernel must; 0 where it needs none
+  double floor_seconds; ///< the larger of the two
+  double percent;       ///< 100 * floor / seconds
+};
+
+/// Times every row-wise kernel on a team of `threads`, in shapes that come from memory and shapes that stay in the
+/// cache. Kernel and floors take turns, so that what disturbs the machine disturbs both.
+std::vector<KernelRow> bench_kernels(int threads);
+
+} // namespace triax

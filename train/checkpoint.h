@@ -1,0 +1,23 @@
+// A checkpoint is a Hugging Face folder with the optimizer and the run's state beside the model: whole or absent.
+#pragma once
+#include "train/trainer.h"
+#include <string>
+
+namespace triax {
+
+/// Where a run stands: all that is needed to go on, beside weights and moments.
+struct RunState {
+  int64_t step = 0;    ///< steps done
+  int64_t samples = 0; ///< sequences consumed, over all ranks
+};
+
+/// Publishes FOLDER/step_NNNNNNNN from rank 0's buffers, with the tokenizer of `tokenizer_folder` if it has one;
+/// afterwards the newest `keep` remain (0: all). Returns the checkpoint's path.
+std::string save_checkpoint(const std::string& folder, Trainer& trainer, const RunConfig& config, const RunState& state,
+                            const std::string& tokenizer_folder);
+/// Weights, master weights, moments and state, to the bit. Throws where the checkpoint's model or batch is another one.
+RunState load_checkpoint(const std::string& checkpoint, Trainer& trainer, const RunConfig& config);
+/// The weights alone, from any Hugging Face folder of this architecture.
+void load_weights(const std::string& folder, Trainer& trainer);
+
+} // namespace triax

@@ -1,0 +1,69 @@
+// triax eval: loss, perplexity and bits per byte of held-out text.
+#include "train/commands.h"
+#include "train/inference.h"
+#include "train/machine.h"
+#include <cmath>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+namespace triax {
+namespace {
+
+struct Options {
+  std::string model, data, split = "val";
+  int64_t sequence = 0, batch = 8, threads = 0;
+  bool json = false;
+};
+
+void run_eval(const Options& o) {
+  Inference model(model_folder(o.model), best_target(), choose_threads(o.threads, 1), o.batch, o.sequence);
+  DatasetOptions options;
+  options.folder = o.data;
+  options.split = o.split;
+  options.sequence = model.sequence();
+  options.shuffle = false;
+  options.vocabulary = model.model().vocabulary;
+  const Dataset data = Dataset::open(options);
+  const Tokenizer tokenizer = Tokenizer::load(o.data);
+  double nats = 0, tokens = 0, bytes = 0;
+  for (int64_t first = 0; first < data.samples_per_epoch(); first += o.batch) {
+    Batch batch = data.batch(first, o.batch);
+    const int64_t beyond =
+        std::max<int64_t>(first + o.batch - data.samples_per_epoch(), 0); // the last batch wraps around
+    std::fill(batch.labels.end() - beyond * model.sequence(), batch.labels.end(), -1);
+    const Inference::Loss loss = model.loss(batch);
+    nats += loss.nats;
+    tokens += loss.tokens;
+    bytes += double(label_bytes(batch, tokenizer));
+  }
+  const double loss = nats / tokens, bits = nats / std::numbers::ln2 / bytes;
+  if (o.json)
+    std::cout << nlohmann::ordered_json{{"loss", loss},
+                                        {"perplexity", std::exp(loss)},
+                                        {"bits_per_byte", bits},
+                                        {"tokens", tokens},
+                                        {"bytes", bytes}}
+                     .dump()
+              << "\n";
+  else
+    std::cout << "loss " << loss << " nats a token, perplexity " << std::exp(loss) << ", " << bits
+              << " bits per byte over " << int64_t(tokens) << " tokens, " << int64_t(bytes) << " bytes of text\n";
+}
+
+} // namespace
+
+void add_eval(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("eval", "loss and bits per byte of held-out text");
+  command->add_option("model", o->model, "a run's folder, a checkpoint, or a Hugging Face folder")->required();
+  command->add_option("--data", o->data, "folder made by `triax data prepare`")->required();
+  command->add_option("--split", o->split, "val or train")->capture_default_str();
+  command->add_option("--sequence", o->sequence, "tokens of context; 0: the model's, up to 2048");
+  command->add_option("--batch", o->batch, "sequences at once")->capture_default_str();
+  command->add_option("--threads", o->threads, "0: the cores that may be used");
+  command->add_flag("--json", o->json, "one line of JSON");
+  command->callback([o] { run_eval(*o); });
+}
+
+} // namespace triax

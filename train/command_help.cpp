@@ -1,0 +1,16 @@
+// triax help config: every setting with its default and a sentence.
+#include "train/commands.h"
+#include "train/config.h"
+#include <iostream>
+
+namespace triax {
+
+void add_help(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("help", "explain: `triax help config` lists every setting");
+  command->require_subcommand(1);
+  command->add_subcommand("config", "every setting of a run, its default and a sentence")->callback([] {
+    print_help(std::cout);
+  });
+}
+
+} // namespace triax

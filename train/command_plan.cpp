@@ -1,0 +1,86 @@
+// triax plan: does it fit, and what does a step consist of - for any target, without it.
+#include "model/flops.h"
+#include "train/commands.h"
+#include "train/log.h"
+#include "train/memory_table.h"
+#include "train/trainer.h"
+#include <iomanip>
+#include <iostream>
+#include <map>
+
+namespace triax {
+namespace {
+
+struct Options {
+  std::string config, target = "auto";
+  std::vector<std::string> sets;
+  bool operations = false;
+};
+
+void print_programs(const Plan& plan) {
+  std::cout << "step    instructions  operations  distinct  TFLOP\n";
+  for (const Program& p : plan.programs) {
+    int64_t operations = 0;
+    for (const Instruction& i : p.instructions) operations += i.what == Instruction::What::op;
+    std::cout << std::left << std::setw(12) << p.kind << std::right << std::setw(8) << p.instructions.size()
+              << std::setw(12) << operations << std::setw(10) << p.signatures.size() << std::setw(9) << std::fixed
+              << std::setprecision(3) << p.flops() / 1e12 << "\n";
+  }
+}
+
+/// What the training step issues, by kind of operation.
+void print_operations(const Program& p) {
+  struct Sum {
+    int64_t count = 0;
+    double flops = 0, bytes = 0;
+    bool trusted = false;
+  };
+  std::map<std::string, Sum> kinds;
+  for (const Instruction& i : p.instructions) {
+    if (i.what != Instruction::What::op) continue;
+    const Signature& s = p.signatures[i.index];
+    Sum& sum = kinds[s.op.kind->name];
+    ++sum.count;
+    sum.flops += s.description.flops;
+    sum.bytes += s.description.bytes;
+    sum.trusted = s.description.trusted;
+  }
+  std::cout << "operation              count     GFLOP        MB\n";
+  for (const auto& [name, sum] : kinds)
+    std::cout << std::left << std::setw(20) << name << std::right << std::setw(8) << sum.count << std::setw(10)
+              << std::setprecision(2) << sum.flops / 1e9 << std::setw(10) << sum.bytes / 1e6
+              << (sum.trusted ? "  trusted" : "") << "\n";
+}
+
+void run_plan(const Options& options) {
+  const RunConfig config = load_config(options.config, options.sets);
+  const Target target = options.target == "auto" ? best_target() : Target::parse(options.target);
+  const auto transport = Transport::ghost(0, int(config.mesh.dp));
+  const Mesh mesh({1, 1, int(config.mesh.dp), 1, 1}, 0, int(config.mesh.dp));
+  const Plan plan = make_plan(target, *transport, mesh, config);
+  print_origins(config, std::cout);
+  std::cout << "model   " << with_commas(double(ParamTable(config.model).count())) << " parameters, "
+            << training_flops_per_token(config.model, config.data.sequence) / 1e9 << " GFLOP a token; "
+            << mesh.describe() << "\n";
+  print_memory(plan, std::cout);
+  print_programs(plan);
+  if (options.operations) print_operations(*plan.find("train"));
+  std::cout << "check   " << plan.programs.size() << " kinds of step: streams ok, arena ok; plan " << std::hex
+            << plan.hash() << std::dec << "\n";
+}
+
+} // namespace
+
+void add_plan(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("plan", "does it fit: exact memory and the checked step, on any target, without it");
+  command->add_option("config", options->config, "the run's JSON file")->required();
+  command->add_option("--set", options->sets, "KEY=VALUE: override a setting; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--target", options->target, "auto, cpu, or a GPU architecture such as sm_90a");
+  command->add_flag("--operations", options->operations, "list what a training step issues, by kind");
+  command->callback([options] { run_plan(*options); });
+}
+
+} // namespace triax

@@ -1,0 +1,130 @@
+#include "train/inference.h"
+#include "kernels/elementwise.h"
+#include "kernels/step_state.h"
+#include "model/huggingface.h"
+#include "train/json_file.h"
+#include "train/publish.h"
+#include "train/weights.h"
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace triax {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+ModelConfig read_model(const std::string& folder) {
+  const std::string path = (fs::path(folder) / "config.json").string();
+  return from_huggingface(read_json_file(path), path).model;
+}
+
+Dtype stored_dtype(const std::string& folder) {
+  const SafetensorsFolder files(folder);
+  return files.at(files.names().front()).type == StoredType::bf16 ? Dtype::bf16 : Dtype::f32;
+}
+
+} // namespace
+
+std::string model_folder(const std::string& path) {
+  if (fs::exists(fs::path(path) / "config.json")) return path;
+  const Newest newest = newest_complete((fs::path(path) / "checkpoints").string());
+  DEMAND(newest.path, path, " is neither a Hugging Face folder (no config.json) nor a run with a checkpoint");
+  return *newest.path;
+}
+
+/// What lies on the device, and the kinds of step.
+struct Inference::Held {
+  Device& device;
+  int64_t batch, sequence;
+  Tensor weights, host_inputs, host_scalars, host_logits, inputs, scalars, logits;
+  Decoder decoder;
+
+  Held(Device& d, const ModelConfig& model, const ParamTable& table, Dtype dtype, int64_t B, int64_t T)
+      : device(d), batch(B), sequence(T), weights(d.persistent("weights", Purpose::weights, dtype, {table.elements()})),
+        host_inputs(d.persistent("host inputs", Purpose::inputs, Dtype::i32, {4, B * T}, Space::pinned)),
+        host_scalars(d.persistent("host scalars", Purpose::inputs, Dtype::f32, {kStepScalars}, Space::pinned)),
+        host_logits(d.persistent("host logits", Purpose::inputs, dtype, {1, model.vocabulary}, Space::pinned)),
+        inputs(d.persistent("inputs", Purpose::inputs, Dtype::i32, {4, B * T})),
+        scalars(d.persistent("scalars", Purpose::inputs, Dtype::f32, {kStepScalars})),
+        logits(d.persistent("last logits", Purpose::logits, dtype, {1, model.vocabulary})),
+        decoder(d, model, table, T, weights, {}) {
+    decoder.initialise();
+  }
+  Tensor input(int64_t i) const { return inputs.slice(0, i, 1).view({batch * sequence}); }
+  void evaluate() {
+    device.begin("evaluate");
+    Stream compute = device.compute();
+    compute.run(copy(inputs, host_inputs));
+    compute.run(fill(scalars, 0.0f));
+    decoder.evaluate({batch, sequence, input(0), input(1), input(2), {}}, scalars);
+    compute.run(copy(host_scalars, scalars));
+    device.end();
+  }
+  /// The first sequence's next token; the row to predict from stands first among the labels.
+  void predict() {
+    device.begin("predict");
+    Stream compute = device.compute();
+    compute.run(copy(inputs, host_inputs));
+    const auto first = [&](int64_t i) { return input(i).slice(0, 0, sequence); };
+    decoder.predict({1, sequence, first(0), {}, first(2), {}}, input(1).slice(0, 0, 1), logits);
+    compute.run(copy(host_logits, logits));
+    device.end();
+  }
+};
+
+Inference::Inference(const std::string& folder, const Target& target, int threads, int64_t batch, int64_t sequence)
+    : model_(read_model(folder)), table_(model_), batch_(batch),
+      sequence_(sequence ? sequence : std::min<int64_t>(model_.context, 2048)), dtype_(stored_dtype(folder)) {
+  DEMAND(sequence_ <= model_.context, "sequences of ", sequence_, " tokens were asked for, but the model in ", folder,
+         " is made for ", model_.context);
+  const auto ghost = Device::ghost(target);
+  {
+    Held recorded(*ghost, model_, table_, dtype_, batch_, sequence_);
+    recorded.evaluate();
+    recorded.predict();
+  }
+  device_ = Device::open(target, threads);
+  device_->follow(ghost->plan());
+  held_ = std::make_unique<Held>(*device_, model_, table_, dtype_, batch_, sequence_);
+  restore(SafetensorsFolder(folder), "", *device_, table_, held_->weights);
+}
+
+Inference::~Inference() = default;
+
+Inference::Loss Inference::loss(const Batch& b) {
+  ENSURE(b.count == batch_ && b.sequence == sequence_, "a batch of ", b.count, " x ", b.sequence);
+  int32_t* to = held_->host_inputs.data<int32_t>();
+  const int64_t rows = batch_ * sequence_;
+  std::copy(b.tokens.begin(), b.tokens.end(), to);
+  std::copy(b.labels.begin(), b.labels.end(), to + rows);
+  std::copy(b.document_start.begin(), b.document_start.end(), to + 2 * rows);
+  held_->evaluate();
+  device_->synchronize();
+  const float* scalars = held_->host_scalars.data<float>();
+  return {double(scalars[kLossSum]), double(scalars[kTokenCount])};
+}
+
+std::vector<float> Inference::next(const std::vector<int32_t>& ids) {
+  ENSURE(!ids.empty(), "nothing to go on from");
+  int32_t* to = held_->host_inputs.data<int32_t>();
+  const int64_t rows = batch_ * sequence_, count = std::min<int64_t>(int64_t(ids.size()), sequence_);
+  std::fill_n(to, 3 * rows, 0); // what stands behind the last token is never attended to
+  std::copy(ids.end() - count, ids.end(), to);
+  to[rows] = int32_t(count - 1);
+  held_->predict();
+  device_->synchronize();
+  std::vector<float> logits(size_t(model_.vocabulary));
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (dtype_ == Dtype::f32) {
+      logits[i] = held_->host_logits.data<float>()[i];
+    } else {
+      const uint32_t bits = uint32_t(held_->host_logits.data<uint16_t>()[i]) << 16;
+      std::memcpy(&logits[i], &bits, 4);
+    }
+  }
+  return logits;
+}
+
+} // namespace triax

@@ -1,0 +1,259 @@
+#include "train/run.h"
+#include "kernels/matmul.h"
+#include "model/flops.h"
+#include "train/json_file.h"
+#include "train/machine.h"
+#include "train/memory_table.h"
+#include "train/publish.h"
+#include "train/schedule.h"
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+namespace triax {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Wall = std::chrono::steady_clock;
+
+double seconds_since(Wall::time_point then) { return std::chrono::duration<double>(Wall::now() - then).count(); }
+
+DatasetOptions data_options(const RunConfig& c, const char* split) {
+  DatasetOptions options;
+  options.folder = c.data.folder;
+  options.split = split;
+  options.sequence = c.data.sequence;
+  options.seed = uint64_t(c.data.seed);
+  options.shuffle = c.data.shuffle && std::string(split) == "train";
+  options.vocabulary = c.model.vocabulary;
+  return options;
+}
+
+std::string number(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+} // namespace
+
+Run::Run(const RunConfig& config, Transport& transport, const Target& target)
+    : config_(config), transport_(transport),
+      mesh_({int(config.mesh.pod), int(config.mesh.pp), int(config.mesh.dp), int(config.mesh.cp), int(config.mesh.tp)},
+            transport.rank(), transport.size()),
+      target_(target), threads_(choose_threads(config.threads, transport.local_size())),
+      data_(Dataset::open(data_options(config, "train"))), plan_(make_plan(target_, transport, mesh_, config)),
+      device_(Device::open(target_, threads_)),
+      trainer_((device_->follow(plan_), *device_), transport, mesh_, config, choose_dtype(config.train.dtype, target_)),
+      began_(Wall::now()) {
+  try {
+    held_out_ = Dataset::open(data_options(config, "val"));
+  } catch (const Error& e) { // training goes on without; said at the start, never reported as a loss
+    held_out_problem_ = e.what();
+  }
+  if (fs::exists(fs::path(config.data.folder) / "tokenizer.json")) tokenizer_ = Tokenizer::load(config.data.folder);
+  agree_on_plan();
+}
+
+Run::~Run() = default;
+
+void Run::agree_on_plan() const {
+  const auto hashes = transport_.gather(plan_.hash());
+  for (size_t r = 1; r < hashes.size(); ++r)
+    ENSURE(hashes[r] == hashes[0], "rank ", r,
+           " plans another step than rank 0; all ranks need the same binary, configuration and CPU kind");
+}
+
+void Run::announce() const {
+  std::cout << "model  " << with_commas(double(trainer_.table().count())) << " parameters, "
+            << name_of(trainer_.dtype()) << "; " << mesh_.describe() << ", " << threads_ << " threads a rank, "
+            << target_.name << (target_ == Target{} ? concat(" ", host_level()) : std::string()) << "\n"
+            << "data   " << with_commas(double(data_.tokens())) << " tokens, "
+            << with_commas(double(data_.samples_per_epoch())) << " sequences of " << config_.data.sequence << "; "
+            << number(double(config_.train.steps * config_.train.global_batch) / double(data_.samples_per_epoch()), 2)
+            << " epochs\n";
+  print_memory(plan_, std::cout);
+  if (!held_out_) std::cout << "no evaluation: " << held_out_problem_ << "\n";
+  std::cout << std::flush;
+}
+
+std::optional<std::string> Run::checkpoint_to_resume() const {
+  const std::string& resume = config_.checkpoint.resume;
+  if (resume == "never") return std::nullopt;
+  if (resume != "auto") return resume;
+  const Newest newest = newest_complete((fs::path(config_.run.folder) / "checkpoints").string());
+  if (is_first())
+    for (const std::string& note : newest.notes) std::cerr << note << "\n";
+  return newest.path;
+}
+
+void Run::start() {
+  if (is_first()) {
+    if (const auto folder = fs::path(config_.run.folder) / "checkpoints"; fs::exists(folder))
+      clean_leftovers(folder.string());
+    announce();
+  }
+  transport_.barrier();
+  if (const auto checkpoint = checkpoint_to_resume()) {
+    state_ = load_checkpoint(*checkpoint, trainer_, config_);
+    if (is_first()) std::cout << "resumed " << *checkpoint << " at step " << state_.step << "\n";
+  } else {
+    trainer_.initialise();
+    if (!config_.checkpoint.initial.empty()) load_weights(config_.checkpoint.initial, trainer_);
+  }
+  if (is_first()) {
+    log_ = std::make_unique<RunLog>(config_.run.folder, state_.step);
+    publish_text((fs::path(config_.run.folder) / "run.json").string(), to_json(config_).dump(2) + "\n");
+  }
+  transport_.barrier();
+  if (target_ == Target{}) matrix_rate_ = transport_.sum(measure_matrix_rate(trainer_.dtype(), threads_));
+  prefetcher_ = std::make_unique<Prefetcher>(data_);
+  ask_for_batches();
+}
+
+void Run::ask_for_batches() {
+  const int64_t B = config_.train.micro_batch;
+  const int64_t first = state_.samples + prefetcher_->pending() / trainer_.accumulation() * config_.train.global_batch +
+                        mesh_.coordinate(Axis::dp) * trainer_.rank_share();
+  for (int64_t m = 0; m < trainer_.accumulation(); ++m) prefetcher_->ask(first + m * B, B);
+}
+
+void Run::fill(int64_t micro_batch, const Batch& batch) {
+  const auto to = trainer_.inputs(micro_batch);
+  std::copy(batch.tokens.begin(), batch.tokens.end(), to.tokens);
+  std::copy(batch.labels.begin(), batch.labels.end(), to.labels);
+  std::copy(batch.token_order.begin(), batch.token_order.end(), to.order);
+  if (config_.data.document_mask)
+    std::copy(batch.document_start.begin(), batch.document_start.end(), to.document_start);
+  else
+    std::fill_n(to.document_start, batch.tokens.size(), 0);
+}
+
+void Run::load_batch() {
+  step_began_ = Wall::now();
+  ask_for_batches(); // the step after this one, while this one is computed
+  for (int64_t m = 0; m < trainer_.accumulation(); ++m) fill(m, prefetcher_->take());
+}
+
+void Run::update_weights() {
+  ++state_.step;
+  state_.samples += config_.train.global_batch;
+  const OptimizerConfig& o = config_.optimizer;
+  StepState& s = trainer_.state();
+  s.seed = uint64_t(config_.train.seed);
+  s.step = state_.step;
+  s.learning_rate = learning_rate(o, state_.step, config_.train.steps);
+  s.moment1_scale = float(1 / (1 - std::pow(o.beta1, double(state_.step))));
+  s.moment2_scale = float(1 / (1 - std::pow(o.beta2, double(state_.step))));
+  trainer_.train();
+  std::copy_n(trainer_.scalars(), kStepScalars, scalars_.begin());
+}
+
+double Run::mean_step_seconds() const {
+  return steps_here_ > 1 ? training_seconds_ / double(steps_here_ - 1) : step_seconds_;
+}
+
+double Run::mean_loss() const {
+  return scalars_[kTokenCount] > 0 ? double(scalars_[kLossSum]) / double(scalars_[kTokenCount]) : 0.0;
+}
+
+Json Run::speed() const {
+  const double tokens = double(config_.train.global_batch * config_.data.sequence) / mean_step_seconds();
+  Json json{{"tokens_per_s", tokens}};
+  json["mfu"] = matrix_rate_ > 0
+                    ? Json(tokens * training_flops_per_token(config_.model, config_.data.sequence) / matrix_rate_)
+                    : Json(nullptr);
+  return json;
+}
+
+void Run::log_step() {
+  step_seconds_ = seconds_since(step_began_);
+  if (steps_here_++ > 0) training_seconds_ += step_seconds_; // the first one warms caches and libraries up
+  if (!is_first()) return;
+  const Json rate = speed();
+  if (due(config_.run.log_every) || finished()) {
+    Json event{{"event", "step"},
+               {"step", state_.step},
+               {"samples", state_.samples},
+               {"loss", mean_loss()},
+               {"learning_rate", trainer_.state().learning_rate},
+               {"gradient_norm", std::sqrt(scalars_[kGradientNorm2])},
+               {"counted_tokens", scalars_[kTokenCount]},
+               {"step_s", step_seconds_}};
+    event.update(rate);
+    log_->write(event);
+  }
+  const double left = double(config_.train.steps - state_.step) * mean_step_seconds();
+  log_->progress(concat("step ", state_.step, "/", config_.train.steps, "  loss ", number(mean_loss(), 4), "  ",
+                        with_commas(rate["tokens_per_s"].get<double>()), " tokens/s",
+                        rate["mfu"].is_null()
+                            ? std::string()
+                            : concat("  ", number(100 * rate["mfu"].get<double>(), 1), "% of the matrix peak"),
+                        "  ", duration(left), " left"),
+                 finished());
+}
+
+bool Run::evaluation_due() const { return held_out_ && (due(config_.evaluate.every) || finished()); }
+
+void Run::evaluate() {
+  const int64_t B = config_.train.micro_batch, ranks = mesh_.size(Axis::dp);
+  const int64_t all = held_out_->samples_per_epoch();
+  const int64_t samples = config_.evaluate.samples > 0 ? std::min(all, config_.evaluate.samples) : all;
+  double nats = 0, tokens = 0, bytes = 0;
+  for (int64_t first = mesh_.coordinate(Axis::dp) * B; first < samples; first += ranks * B) {
+    Batch batch = held_out_->batch(first, B);
+    const int64_t beyond =
+        std::max<int64_t>(first + B - samples, 0); // the last batch wraps into the next epoch: not counted
+    std::fill(batch.labels.end() - beyond * config_.data.sequence, batch.labels.end(), -1);
+    fill(0, batch);
+    trainer_.evaluate();
+    nats += double(trainer_.scalars()[kLossSum]);
+    tokens += double(trainer_.scalars()[kTokenCount]);
+    if (tokenizer_) bytes += double(label_bytes(batch, *tokenizer_));
+  }
+  nats = transport_.sum(nats);
+  tokens = transport_.sum(tokens);
+  bytes = transport_.sum(bytes);
+  held_out_loss_ = nats / tokens;
+  bits_per_byte_ = bytes > 0 ? nats / std::numbers::ln2 / bytes : 0;
+  if (!is_first()) return;
+  Json event{{"event", "eval"}, {"step", state_.step}, {"loss", held_out_loss_}, {"sequences", samples}};
+  event["bits_per_byte"] = bytes > 0 ? Json(bits_per_byte_) : Json(nullptr);
+  log_->write(event);
+  log_->say(concat("step ", state_.step, "  held-out loss ", number(held_out_loss_, 4),
+                   bytes > 0 ? concat(", ", number(bits_per_byte_, 4), " bits per byte") : std::string()));
+}
+
+bool Run::checkpoint_due() const { return due(config_.checkpoint.every) || finished(); }
+
+void Run::save() {
+  if (is_first()) {
+    const std::string path = save_checkpoint((fs::path(config_.run.folder) / "checkpoints").string(), trainer_, config_,
+                                             state_, tokenizer_ ? config_.data.folder : std::string());
+    log_->write({{"event", "checkpoint"}, {"step", state_.step}, {"path", path}});
+    log_->say("saved " + path);
+  }
+  transport_.barrier();
+}
+
+void Run::finish() {
+  if (!is_first()) return;
+  Json summary{{"steps", state_.step},
+               {"parameters", trainer_.table().count()},
+               {"loss", mean_loss()},
+               {"wall_s", seconds_since(began_)},
+               {"dtype", name_of(trainer_.dtype())},
+               {"ranks", transport_.size()},
+               {"threads", threads_}};
+  summary.update(speed());
+  if (held_out_) summary["held_out_loss"] = held_out_loss_;
+  if (held_out_ && bits_per_byte_ > 0) summary["bits_per_byte"] = bits_per_byte_;
+  summary["matrix_rate"] = matrix_rate_;
+  publish_text((fs::path(config_.run.folder) / "summary.json").string(), summary.dump(2) + "\n");
+}
+
+} // namespace triax
