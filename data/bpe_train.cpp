@@ -165,9 +165,9 @@ private:
 } // namespace
 
 Tokenizer train_bpe(const DocumentSource& next, const BpeTrainOptions& options) {
-  const int64_t least = 256 + (options.end_of_text.empty() ? 0 : 1);
-  DEMAND(options.vocab_size >= least, "a byte-level vocabulary has at least ", least, " entries; ", options.vocab_size,
-         " were asked for");
+  const int64_t least = 256 + (options.end_of_text.empty() ? 0 : 1), most = 1 << 24;
+  DEMAND(options.vocab_size >= least && options.vocab_size <= most, "a byte-level vocabulary has at least ", least,
+         " and at most ", most, " entries; ", options.vocab_size, " were asked for");
   DEMAND(options.min_count >= 1, "min_count is ", options.min_count, "; it must be at least 1");
   const auto pieces = count_pieces(next, options.splits);
   DEMAND(!pieces.empty(), "there is no text to train a tokenizer on");

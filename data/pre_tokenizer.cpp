@@ -12,6 +12,8 @@ const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?
 namespace {
 
 constexpr size_t kJitStackStart = 64 << 10, kJitStackMost = 256 << 20;
+/// Steps of one match: a pattern may step back once over each character of a long run, but not for ever.
+constexpr uint32_t kMatchLimit = 1 << 30;
 
 std::string pcre2_message(int code) {
   unsigned char text[256];
@@ -61,6 +63,7 @@ struct PreTokenizer::Stage {
   pcre2_match_context* context = nullptr;
   pcre2_jit_stack* stack = nullptr;
   std::string pattern;
+  bool jit = false;
 
   explicit Stage(const Split& split);
   Stage(const Stage&) = delete;
@@ -96,12 +99,13 @@ void PreTokenizer::Stage::compile() {
   const bool refused = empty != 0;
   if (refused) pcre2_code_free(std::exchange(code, nullptr));
   DEMAND(!refused, "the pre-tokenizer's pattern ", pattern, " can match empty text; such patterns are not supported");
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); // without it (no executable memory) matching is slower and the same
+  jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0; // without executable memory matching is slower and the same
   match = pcre2_match_data_create_from_pattern(code, nullptr);
   context = pcre2_match_context_create(nullptr);
   stack = pcre2_jit_stack_create(kJitStackStart, kJitStackMost, nullptr);
   ENSURE(match && context && stack, "no memory for the pre-tokenizer");
   pcre2_jit_stack_assign(context, nullptr, stack);
+  pcre2_set_match_limit(context, kMatchLimit);
 }
 
 bool PreTokenizer::Stage::find(std::string_view text, size_t from, size_t& begin, size_t& end) {
@@ -110,8 +114,9 @@ bool PreTokenizer::Stage::find(std::string_view text, size_t from, size_t& begin
     end = begin + literal.size();
     return begin != std::string_view::npos;
   }
-  const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, PCRE2_NO_UTF_CHECK,
-                             match, context);
+  const auto call = jit ? pcre2_jit_match : pcre2_match; // the former leaves out checks that the latter makes each time
+  const int rc = call(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, jit ? 0 : PCRE2_NO_UTF_CHECK,
+                      match, context);
   if (rc == PCRE2_ERROR_NOMATCH) return false;
   DEMAND(rc > 0, "the pre-tokenizer's pattern ", pattern, " fails at byte ", from, " of a text of ", text.size(),
          " bytes: ", pcre2_message(rc));

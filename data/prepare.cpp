@@ -158,12 +158,14 @@ void check(const PrepareOptions& options) {
   DEMAND(!options.output.empty(), "no output folder was named");
 }
 
-/// Why there is nothing to train on, for the three ways to get there.
+/// Says why there is nothing to train on.
 void demand_documents(const PrepareSummary& summary, const PrepareOptions& options) {
   const std::string first = options.documents.inputs[0];
+  int64_t faulty = 0;
+  for (const auto& [reason, count] : summary.documents.skipped) faulty += count;
   DEMAND(summary.documents.documents > 0, "no document holds text: ", summary.documents.empty, " empty documents and ",
-         summary.documents.skipped.size(), " kinds of faulty lines in ", first,
-         options.documents.inputs.size() > 1 ? " and the other inputs" : "", "; there is nothing to train on");
+         faulty, " faulty lines in ", first, options.documents.inputs.size() > 1 ? " and the other inputs" : "",
+         "; there is nothing to train on");
   DEMAND(summary.train.documents > 0, "all ", summary.documents.documents, " documents of ", first,
          " fell into the held-out part; lower held_out (", options.held_out, "), or cut the text into more documents");
 }

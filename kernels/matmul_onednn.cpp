@@ -38,22 +38,26 @@ struct ProblemHash {
 
 /// The fastest routine, from measurements on AVX-512 with bf16 (one and two threads; m 512 to 4096, model width 512,
 /// MLP widths 1408 to 2816, vocabulary 50304), in per cent of the rate of a square product:
-///   dw += dy^T x    gemm 85-101; plain 70-95: it transposes and packs both operands block by block. A transposed copy
+///   dw += dy^T x    gemm 83-103; plain 70-95: it transposes and packs both operands block by block. A transposed copy
 ///                   of dy first gains up to 8 in bf16, less than the copy costs.
-///   f32 dx = dy w   gemm 95-102; packed 95-100; plain 86-97.
-///   f32 y = x w^T   packed 96-100; plain 90-98; gemm 98-101 for long rows of y, but 73 where two threads must share k.
-///   bf16 y and dx   packed 94-101; plain 88-99; gemm 90-98, and a copy of c in f32 as scratch.
-///   the head        b is too large to copy for what is gained: plain 94-96 for y; gemm 94-101 for dx, plain 85-92.
+///   f32 dx = dy w   gemm 93-104; packed 95-100; plain 86-97.
+///   bf16 dx         packed 93-103; plain 88-107, slower where two threads each pack; gemm 90-98, and a copy of dx in
+///                   f32 as scratch.
+///   y = x w^T       from 2048 rows on packed 91-101, plain 90-102, slower on two threads; below, plain 90-107, packed
+///                   80-102, since packing transposes. gemm 98-101 for long rows of y, but 73 where two threads must
+///                   share k.
+///   the head        b is too large to copy for what is gained: plain 92-96 for y; gemm 83-102 for dx, plain 85-92.
 /// inner_product never won: its forward is gemm or packed, its gradients take blocked operands (43-100) or are gemm.
 /// A transposed result (c^T = b^T a^T) is left to the reference code by oneDNN.
 Routine choose_routine(const Problem& p) {
-  constexpr int64_t kPackRows = 128;                // fewer rows of a do not pay for packing b
-  constexpr int64_t kPackBytes = int64_t(32) << 20; // of b
-  const bool f32 = p.dtype == Dtype::f32, large = p.n * p.k * bytes_of(p.dtype) > kPackBytes;
+  constexpr int64_t kPackRows = 128, kPackRowsTransposed = 2048; // fewer rows of a do not pay for packing b
+  constexpr int64_t kPackBytes = int64_t(32) << 20;              // of b
+  const bool large = p.n * p.k * bytes_of(p.dtype) > kPackBytes;
   if (p.transpose_a) return Routine::gemm;
   if (p.n == 1 && p.c_pitch > 1) return Routine::gemm; // oneDNN 3.7 else writes the column as if it had no gaps
-  if (!p.transpose_b && p.m >= kPackRows && (f32 || large)) return Routine::gemm;
-  return p.m >= kPackRows && !large ? Routine::packed : Routine::plain;
+  if (p.m < (p.transpose_b ? kPackRowsTransposed : kPackRows)) return Routine::plain;
+  if (!p.transpose_b && (p.dtype == Dtype::f32 || large)) return Routine::gemm;
+  return large ? Routine::plain : Routine::packed;
 }
 
 dnnl::memory::data_type type_of(Dtype dtype) {

@@ -77,6 +77,7 @@ TEST_SUITE("data_pre_tokenizer") {
       CHECK(cut({{kLlama3Pattern, false}}, carets).size() == 1);
       CHECK(cut({{"(?:a1|a2)+", false}}, mixed).size() == 1);
       CHECK(cut({{kGpt2Pattern, false}}, std::string(1'000'000, ' ')).size() == 1);
+      CHECK(cut({{kLlama3Pattern, false}}, std::string(20'000'000, ' ') + "x").size() == 2);
     })
         .join();
   }

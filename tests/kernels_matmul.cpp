@@ -94,6 +94,7 @@ TEST_CASE("matmul: the products of a layer, one and two threads") {
         run({kRows, kOut, kIn, false, true, true, false, dtype, dtype, gap, threads});
         run({kRows, kIn, kOut, false, false, false, false, dtype, dtype, gap, threads});
         run({kOut, kIn, kRows, true, false, false, true, dtype, kF32, gap, threads});
+        run({2100, 48, 56, false, true, true, false, dtype, dtype, gap, threads}); // rows enough to pack b
       }
 }
 

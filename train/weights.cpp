@@ -9,6 +9,14 @@ std::vector<int64_t> stored_shape(const Parameter& p, const Piece& piece) {
   return piece.transposed ? std::vector<int64_t>{p.columns, piece.rows} : std::vector<int64_t>{piece.rows, p.columns};
 }
 
+/// The tensor of that name; files of GPT-2 without the head (the original ones) leave the prefix out.
+const StoredTensor& find_stored(const SafetensorsFolder& files, const std::string& prefix, const std::string& name) {
+  constexpr const char* kTrunk = "transformer.";
+  if (name.rfind(kTrunk, 0) == 0 && !files.find(prefix + name))
+    if (const StoredTensor* bare = files.find(prefix + name.substr(std::strlen(kTrunk)))) return *bare;
+  return files.at(prefix + name);
+}
+
 std::string text_of(const std::vector<int64_t>& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += concat(i ? ", " : "", shape[i]);
@@ -65,7 +73,7 @@ void restore(const SafetensorsFolder& files, const std::string& prefix, Device& 
   for (const Parameter& p : table.rows()) {
     values.assign(size_t(p.size()), 0.0f);
     for (const Piece& piece : p.pieces) {
-      const StoredTensor& stored = files.at(prefix + piece.name);
+      const StoredTensor& stored = find_stored(files, prefix, piece.name);
       const auto shape = stored_shape(p, piece);
       DEMAND(stored.shape == shape, "tensor ", stored.name, " has shape ", text_of(stored.shape),
              ", but this model needs ", text_of(shape), "; the files and the configuration belong to different models");
