@@ -31,7 +31,9 @@ struct DatasetOptions {
 
 /// A token stream - all shards one after another - cut into windows of T inputs and the token that follows, stride T.
 /// Of n tokens, each of the n-1 pairs (token, next token) is in exactly one of the ceil((n-1)/T) samples of an epoch;
-/// the last sample is filled up with token 0 and label -1. Cheap to copy, usable from several threads.
+/// the last sample is filled up with token 0 and label -1. A document's last token has the next document's first as its
+/// label, and that label counts: it is how the model learns what texts start with. Cheap to copy, usable from several
+/// threads.
 class Dataset {
 public:
   /// Throws before anything is trained on: fewer than T+1 tokens (with folder or file, found, needed), a vocabulary

@@ -63,11 +63,11 @@ struct GeluTanh {
   }
 };
 
-/// With the normal distribution's tail Q(|x|) = exp(-x^2 / 2) t p(t), t = 1 / (1 + 0.3 |x|): p is the polynomial of least
-/// relative error, 1.2e-7, for |x| <= 13.
+/// With the normal distribution's tail Q(|x|) = exp(-x^2 / 2) t p(t), t = 1 / (1 + 0.3 |x|): p is the polynomial of
+/// least relative error, 1.2e-7, for |x| <= 13.
 struct GeluErf {
   static SIMT_DEV float density(float x) { return exp2_bounded(-0.5f * kLog2E * x * x); }
-  static SIMT_DEV float cumulative(float x, float density) {
+  static SIMT_DEV float tail(float x) {
     const float t = 1.0f / (1.0f + 0.3f * fabsf(x));
     float p = 0.03608881969f;
     p = p * t - 0.15893366014f;
@@ -76,9 +76,11 @@ struct GeluErf {
     p = p * t + 0.13003258405f;
     p = p * t + 0.09946507170f;
     p = p * t + 0.12082631377f;
-    p = p * t + 0.11962454096f;
-    const float tail = density * t * p;
-    return x > 0.0f ? 1.0f - tail : tail;
+    return t * (p * t + 0.11962454096f);
+  }
+  static SIMT_DEV float cumulative(float x, float density) {
+    const float q = density * tail(x);
+    return x > 0.0f ? 1.0f - q : q;
   }
   static SIMT_DEV float value(float x) { return x * cumulative(x, density(x)); }
   static SIMT_DEV float slope(float x) {
@@ -118,7 +120,8 @@ static void launch_swiglu_forward(const Op& op, const LaunchContext& context) {
     constexpr int B = kBlock<256>;
     T *y = op[0].data<T>(), *x = op[1].data<T>();
     launch(context, dim3(unsigned(rows)), dim3(B), 0,
-           F % kWide == 0 && wide(y, x) ? &swiglu_forward_kernel<B, kWide, T> : &swiglu_forward_kernel<B, 1, T>, y, x, F);
+           F % kWide == 0 && wide(y, x) ? &swiglu_forward_kernel<B, kWide, T> : &swiglu_forward_kernel<B, 1, T>, y, x,
+           F);
   });
 }
 

@@ -68,10 +68,14 @@ template <int V, class T, bool Stochastic> __global__ void __launch_bounds__(kEa
   const float scale = scalars[kGradientScale];
   if (scale == 0.0f) return;
   const StepState s = *state;
-  const AdamWStep<T, Stochastic> step{range,           scale,
-                                      s.learning_rate, s.moment1_scale,
-                                      s.moment2_scale, uint32_t(s.step),
-                                      uint32_t(s.seed), uint32_t(s.seed >> 32)};
+  const AdamWStep<T, Stochastic> step{range,
+                                      scale,
+                                      s.learning_rate,
+                                      s.moment1_scale,
+                                      s.moment2_scale,
+                                      uint32_t(s.step),
+                                      uint32_t(s.seed),
+                                      uint32_t(s.seed >> 32)};
   const int64_t begin = from + blockIdx.x * kEachChunk<V>;
   each<kEachBlock, V>(begin, begin + kEachChunk<V> < to ? begin + kEachChunk<V> : to, step);
 }
@@ -82,12 +86,15 @@ template <int Block, int V> __global__ void __launch_bounds__(Block)
   const int64_t begin = blockIdx.x * kNormBlock, end = begin + kNormBlock < n ? begin + kNormBlock : n;
   float total = 0.0f;
   for (int64_t i = begin + threadIdx.x * V; i < end; i += Block * V) {
-    float v[V], sum = 0.0f;
-    if (i + V <= end)
+    float sum = 0.0f;
+    if (!kIsHost && i + V <= end) {
+      float v[V];
       load<V>(v, x + i);
-    else
-      for (int k = 0; k < V; ++k) v[k] = i + k < end ? x[i + k] : 0.0f;
-    for (int k = 0; k < V; ++k) sum += v[k] * v[k];
+      for (int k = 0; k < V; ++k) sum += v[k] * v[k];
+    } else {
+      const int count = i + V <= end ? V : int(end - i);
+      for (int k = 0; k < count; ++k) sum += x[i + k] * x[i + k];
+    }
     total += sum;
   }
   total = block_sum<Block>(total);

@@ -93,7 +93,8 @@ static void launch_cross_entropy(const Op& op, const LaunchContext& context) {
     constexpr int B = kBlock<512>, V = kVector<T, 256>;
     T* logits = op[1].data<T>();
     launch(context, dim3(unsigned(rows)), dim3(B), 0,
-           kIsHost || (stride % V == 0 && wide(logits)) ? &cross_entropy_kernel<B, V, T> : &cross_entropy_kernel<B, 1, T>,
+           kIsHost || (stride % V == 0 && wide(logits)) ? &cross_entropy_kernel<B, V, T>
+                                                        : &cross_entropy_kernel<B, 1, T>,
            op[0].data<float>(), logits, op[2].data<int32_t>(), stride, classes, a.scale, a.backward != 0);
   });
 }

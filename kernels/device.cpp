@@ -56,7 +56,8 @@ void Allocation::release() {
   if (Device* device = std::exchange(device_, nullptr)) device->release(id_, tensor_);
 }
 
-std::unique_ptr<Device> Device::ghost(const Target& target) {
+std::unique_ptr<Device> Device::ghost(const Target& target, int threads) {
+  set_compute_team(threads);
   std::unique_ptr<Device> device(new Device);
   device->target_ = target;
   for (int s = 0; s < kSpaces; ++s) device->base_[s] = kGhostPersistent * uint64_t(s + 1);

@@ -59,7 +59,9 @@ public:
   virtual void copy(uint64_t to, uint64_t from, int64_t bytes) = 0; ///< between any spaces, done on return
 };
 std::unique_ptr<Backend> make_host_backend(int threads);
-/// Set by the CUDA part of the binary, null elsewhere. `detect_cuda` names the architecture of this process's GPU; empty without one.
+void set_compute_team(int threads); ///< of the host, for the calling thread
+/// Set by the CUDA part of the binary, null elsewhere. `detect_cuda` names the architecture of this process's GPU;
+/// empty without one.
 extern std::unique_ptr<Backend> (*make_cuda_backend)(const Target& target);
 extern std::string (*detect_cuda)();
 /// The GPU where there is one and this binary can use it, else the CPU.
@@ -67,7 +69,8 @@ Target best_target();
 
 class Device {
 public:
-  static std::unique_ptr<Device> ghost(const Target& target);
+  /// `threads` as at `open`: the workspace of a CPU's products and attention depends on it.
+  static std::unique_ptr<Device> ghost(const Target& target, int threads = 1);
   /// Throws where the target is not on this machine or not in this binary. `threads` is the compute team of a CPU.
   static std::unique_ptr<Device> open(const Target& target, int threads);
   ~Device();

@@ -215,7 +215,7 @@ private:
   void push(std::function<void()> task) {
     if (!worker_) {
       worker_ = std::make_unique<Worker>();
-      worker_->push([this] { check_cuda(cudaSetDevice(device_), "cudaSetDevice"); }); // it is current by thread
+      push([this] { check_cuda(cudaSetDevice(device_), "cudaSetDevice"); }); // each thread has its own current device
     }
     worker_->push([this, task = std::move(task)] {
       try {

@@ -111,7 +111,8 @@ template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
 
 /// out += the rows of `partial`, in their order.
 template <int Block, int V> __global__ void __launch_bounds__(Block)
-    column_sum_partials_kernel(float* __restrict__ out, const float* __restrict__ partial, int64_t partials, int64_t C) {
+    column_sum_partials_kernel(float* __restrict__ out, const float* __restrict__ partial, int64_t partials,
+                               int64_t C) {
   const int64_t column = (int64_t(blockIdx.x) * Block + threadIdx.x) * V;
   if (column >= C) return;
   float sum[V];

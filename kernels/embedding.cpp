@@ -36,8 +36,8 @@ void ensure_shapes(const Tensor& y, const Tensor& tokens, const Tensor& table, c
          y.describe());
   ENSURE(table.rank == 2 && table.dim[1] == columns && table.dense(), "embedding: table is ", table.describe(), " for ",
          y.describe());
-  ENSURE(positions.empty() || (is(positions, table.dtype, {positions.dim[0], columns}) && positions.dense() &&
-                               positions.dim[0] > 0),
+  ENSURE(positions.empty() ||
+             (is(positions, table.dtype, {positions.dim[0], columns}) && positions.dense() && positions.dim[0] > 0),
          "embedding: positions are ", positions.describe(), " for ", y.describe());
 }
 

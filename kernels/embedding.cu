@@ -29,9 +29,9 @@ template <int Block, int V, class T, bool Positions> __global__ void __launch_bo
 }
 
 /// out[column ...] += the rows of x that `row_of(0 .. count)` names, in this order.
-template <int V, class T, class RowOf>
-SIMT_DEV void add_rows(float* __restrict__ out, const T* __restrict__ x, int64_t count, int64_t column, int64_t C,
-                       const RowOf& row_of) {
+template <int V, class T, class RowOf> SIMT_DEV void add_rows(float* __restrict__ out, const T* __restrict__ x,
+                                                              int64_t count, int64_t column, int64_t C,
+                                                              const RowOf& row_of) {
   float sum[V];
   const int columns = sum_rows<V>(sum, x + column, C - column, count, [=](int64_t n) { return row_of(n) * C; });
   for (int k = 0; k < columns; ++k) out[column + k] += sum[k];
@@ -52,7 +52,8 @@ template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
     const bool starts = first == 0 || tokens[order[first - 1]] != token;
     while (last < (starts ? rows : end) && tokens[order[last]] == token) ++last;
     if (starts)
-      add_rows<V>(dtable + int64_t(token) * C, dy, last - first, column, C, [=](int64_t n) { return int64_t(order[first + n]); });
+      add_rows<V>(dtable + int64_t(token) * C, dy, last - first, column, C,
+                  [=](int64_t n) { return int64_t(order[first + n]); });
     first = last;
   }
 }

@@ -8,17 +8,16 @@ Description describe_copy(const Target&, const Op& op) {
 }
 
 Description describe_exp(const Target&, const Op& op) {
-  return {.flops = double(op[0].size()) * double(op.get<int64_t>()),
-          .bytes = operand_bytes(op),
-          .kernels = {"floor_exp"}};
+  return {
+      .flops = double(op[0].size()) * double(op.get<int64_t>()), .bytes = operand_bytes(op), .kernels = {"floor_exp"}};
 }
 
 const OpKind kFloorCopy{"floor_copy", describe_copy};
 const OpKind kFloorExp{"floor_exp", describe_exp};
 
 void ensure_pair(const Tensor& y, const Tensor& x) {
-  ENSURE(is(y, Dtype::f32, {x.dim[0]}) && is(x, Dtype::f32, {x.dim[0]}) && y.dense() && x.dense(), "floor: ",
-         x.describe(), " to ", y.describe());
+  ENSURE(is(y, Dtype::f32, {x.dim[0]}) && is(x, Dtype::f32, {x.dim[0]}) && y.dense() && x.dense(),
+         "floor: ", x.describe(), " to ", y.describe());
 }
 
 } // namespace

@@ -13,7 +13,7 @@ namespace {
 
 class HostBackend final : public Backend {
 public:
-  explicit HostBackend(int threads) : threads_(threads) { omp_set_num_threads(threads); }
+  explicit HostBackend(int threads) : threads_(threads) { set_compute_team(threads); }
 
   uint64_t allocate(Space, int64_t bytes) override { return map_host_memory(bytes); }
   void deallocate(Space, uint64_t address, int64_t bytes) override { unmap_host_memory(address, bytes); }
@@ -68,6 +68,8 @@ private:
 };
 
 } // namespace
+
+void set_compute_team(int threads) { omp_set_num_threads(threads); }
 
 std::unique_ptr<Backend> make_host_backend(int threads) { return std::make_unique<HostBackend>(threads); }
 

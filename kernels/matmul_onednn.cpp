@@ -113,8 +113,9 @@ public:
   Multiplication(const Problem& p, Routine routine)
       : product_(make_product(p, routine)), given_b_(matrix(p.k, p.n, p.dtype, p.b_pitch, p.transpose_b)) {
     if (product_.weights_desc() != given_b_) packed_bytes_ = aligned(int64_t(product_.weights_desc().get_size()));
+    scratch_ = packed_bytes_ + aligned(int64_t(product_.scratchpad_desc().get_size()));
   }
-  int64_t scratch() const { return packed_bytes_ + aligned(int64_t(product_.scratchpad_desc().get_size())); }
+  int64_t scratch() const { return scratch_; }
 
   void run(const void* a, const void* b, const void* bias, void* c, void* scratch) {
     if (arguments_.empty()) prepare(bias != nullptr);
@@ -155,7 +156,7 @@ private:
 
   Product product_;
   Descriptor given_b_;
-  int64_t packed_bytes_ = 0;
+  int64_t packed_bytes_ = 0, scratch_ = 0;
   dnnl::stream stream_;
   dnnl::matmul multiply_;
   dnnl::reorder pack_;
@@ -253,7 +254,7 @@ void narrow(const Tensor& to, const float* from) {
     }
 }
 
-void launch_converted(const Op& op, const Problem& p, char* scratch) {
+void launch_converted(const Op& op, const Problem& p, char* scratch, Multiplication& product) {
   const Copies at(p);
   const auto copy = [&](int64_t offset) { return reinterpret_cast<float*>(scratch + offset); };
   const bool narrow_result = p.result == Dtype::bf16;
@@ -262,7 +263,7 @@ void launch_converted(const Op& op, const Problem& p, char* scratch) {
   if (p.bias) widen(copy(at.bias), op[3]);
   if (narrow_result && p.accumulate) widen(copy(at.c), op[0]);
   float* const c = narrow_result ? copy(at.c) : op[0].data<float>();
-  multiplication_of(converted(p)).run(copy(at.a), copy(at.b), p.bias ? copy(at.bias) : nullptr, c, scratch + at.end);
+  product.run(copy(at.a), copy(at.b), p.bias ? copy(at.bias) : nullptr, c, scratch + at.end);
   if (narrow_result) narrow(op[0], c);
 }
 
@@ -270,10 +271,15 @@ void launch_matmul(const Op& op, const LaunchContext& context) {
   const Problem p = problem_of(op, context.threads);
   if (p.m == 0 || p.n == 0 || p.k == 0) return;
   const Team team(context.threads);
+  const bool convert = is_converted(p);
+  Multiplication& product = multiplication_of(convert ? converted(p) : p);
+  const int64_t needed = (convert ? Copies(p).end : 0) + product.scratch();
+  ENSURE(needed == 0 || context.scratch.bytes() >= needed, op.describe(), " was described for another team than of ",
+         context.threads, " threads");
   char* const scratch = context.scratch.data<char>();
-  if (is_converted(p)) return launch_converted(op, p, scratch);
-  multiplication_of(p).run(op[1].data<void>(), op[2].data<void>(), p.bias ? op[3].data<void>() : nullptr,
-                           op[0].data<void>(), scratch);
+  if (convert) return launch_converted(op, p, scratch, product);
+  product.run(op[1].data<void>(), op[2].data<void>(), p.bias ? op[3].data<void>() : nullptr, op[0].data<void>(),
+              scratch);
 }
 
 const LaunchRegistration kLaunch("host", "matmul", launch_matmul);

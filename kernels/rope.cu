@@ -6,7 +6,8 @@ namespace triax {
 inline namespace SIMT_NS {
 
 template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
-    rope_kernel(T* x, const float* __restrict__ table, int64_t stride, int64_t period, int heads, int half, float sign) {
+    rope_kernel(T* x, const float* __restrict__ table, int64_t stride, int64_t period, int heads, int half,
+                float sign) {
   const int64_t row = blockIdx.x;
   const float *cosines = table + row % period * 2 * half, *sines = cosines + half;
   // Each group of `lanes` threads walks along its own heads.
@@ -38,7 +39,8 @@ template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
 
 static void launch_rope(const Op& op, const LaunchContext& context) {
   const auto a = op.get<RopeAttributes>();
-  const int64_t rows = op[0].dim[0], heads = op[0].dim[1] / a.head_width, stride = op[0].stride[0], half = a.head_width / 2;
+  const int64_t rows = op[0].dim[0], heads = op[0].dim[1] / a.head_width, stride = op[0].stride[0],
+                half = a.head_width / 2;
   if (rows == 0) return;
   with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);

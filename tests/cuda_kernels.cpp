@@ -331,8 +331,9 @@ TEST_CASE("cuda: matmul") {
     int64_t m, n, k;
   };
   for (const Size& s : {Size{1, 1, 1}, Size{7, 1, 33}, Size{31, 37, 29}, Size{64, 48, 32}, Size{257, 136, 512}})
-    for (const auto& [t, result] : {std::pair{kF32, kF32}, {kBf16, kF32}, {kBf16, kBf16}})
+    for (const auto& types : {std::pair{kF32, kF32}, {kBf16, kF32}, {kBf16, kBf16}})
       for (int form = 0; form < 16; ++form) {
+        const Dtype t = types.first, result = types.second;
         const bool ta = form & 1, tb = form & 2, bias = form & 4, accumulate = form & 8;
         const int64_t gap = form % 3 * 8;
         const std::string name =

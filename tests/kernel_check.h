@@ -118,7 +118,7 @@ private:
   Tensor place(Tensor t) {
     const int64_t rows = t.rank == 2 && t.dim[1] > 0 ? t.dim[0] : 1;
     const int64_t size = (t.rank == 2 && t.dim[1] > 0 ? rows * t.stride[0] : t.size()) * bytes_of(t.dtype);
-    const int64_t before = kGuardBytes + (placed_.size() % 2 ? bytes_of(t.dtype) : 0);
+    const int64_t before = kGuardBytes + (placed_.size() % 2 && t.dtype != Dtype::u8 ? bytes_of(t.dtype) : 0);
     const int64_t total = before + size + kGuardBytes;
     const Tensor raw = device_->persistent("operand", Purpose::activations, Dtype::u8, {total});
     t.address = raw.address + uint64_t(before);
@@ -167,18 +167,20 @@ inline void on_both_teams(const std::function<void(KernelCheck&)>& f) {
   CHECK(one.bytes() == two.bytes());
 }
 
-/// Each element within its own rounding (bf16: a unit in the last place, 2^-8) and f32's error on the largest one.
-/// `inexact` widens both: how many roundings lie between the operands and the result.
+/// Each element within its own rounding (bf16: half a unit in the last place, at most 2^-8) and f32's error on the
+/// largest one. `inexact` widens both: how many roundings lie between the operands and the result.
 inline void check_close(const char* name, const Vec& got, const Vec& want, Dtype dtype, double inexact = 1) {
   REQUIRE(got.size() == want.size());
   double largest = 0;
   for (double w : want) largest = std::isfinite(w) ? std::max(largest, std::abs(w)) : largest;
   const double relative = inexact * (dtype == Dtype::bf16 ? 0x1p-8 : 1e-5), absolute = inexact * 2e-6 * largest;
   for (size_t i = 0; i < got.size(); ++i) {
-    if (std::isnan(want[i]) ? std::isnan(got[i])
-                            : got[i] == want[i] || std::abs(got[i] - want[i]) <= relative * std::abs(want[i]) + absolute)
+    if (std::isnan(want[i])
+            ? std::isnan(got[i])
+            : got[i] == want[i] || std::abs(got[i] - want[i]) <= relative * std::abs(want[i]) + absolute)
       continue;
-    FAIL_CHECK(std::string(name), "[", i, "] of ", got.size(), " ", std::string(name_of(dtype)), " is ", got[i], ", expected ", want[i]);
+    FAIL_CHECK(std::string(name), "[", i, "] of ", got.size(), " ", std::string(name_of(dtype)), " is ", got[i],
+               ", expected ", want[i]);
     return;
   }
 }

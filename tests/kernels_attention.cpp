@@ -74,11 +74,11 @@ Result check(const Case& t) {
   CAPTURE(std::string(name_of(t.dtype)));
   CAPTURE(t.documents);
   CAPTURE(t.threads);
-  const size_t q = size_t(t.H * t.D), kv = size_t(t.G * t.D), width = q + 2 * kv;
+  const size_t q = size_t(t.H) * size_t(t.D), kv = size_t(t.G) * size_t(t.D), width = q + 2 * kv;
   const int64_t rows = int64_t(t.B) * t.T;
   Matrix qkv(t.dtype, rows, int64_t(width), t.gap, 1, 2.0), dout(t.dtype, rows, int64_t(q), t.gap, 2);
   const Ints starts = document_starts(t);
-  const Result got = run(t, qkv, dout, starts);
+  Result got = run(t, qkv, dout, starts);
   const oracle::AttentionInput in{.B = t.B,
                                   .T = t.T,
                                   .H = t.H,

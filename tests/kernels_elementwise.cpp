@@ -76,7 +76,8 @@ TEST_CASE("column_sum: adds to what is there") {
         on_both_teams([&](KernelCheck& k) {
           if (rows * columns > 300000) return;
           const Vec x = numbers(dtype, rows * columns, 1), before = numbers(Dtype::f32, columns, 2);
-          const Tensor t = k.in_rows(dtype, rows, columns, rows % 2 ? 5 : 0, x), out = k.in(Dtype::f32, {columns}, before);
+          const Tensor t = k.in_rows(dtype, rows, columns, rows % 2 ? 5 : 0, x),
+                       out = k.in(Dtype::f32, {columns}, before);
           k.run(column_sum(out, t));
           Vec want = before;
           const Vec sums = oracle::column_sum(x, int(columns));

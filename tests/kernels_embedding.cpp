@@ -20,7 +20,8 @@ Ints some_tokens(int64_t N, int64_t V) {
 Ints order_of(const Ints& tokens) {
   Ints order(tokens.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return tokens[size_t(a)] < tokens[size_t(b)]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return tokens[size_t(a)] < tokens[size_t(b)]; });
   return order;
 }
 
@@ -35,11 +36,13 @@ TEST_CASE("embedding: forward and backward, with and without positions") {
           const Ints tokens = some_tokens(N, V);
           Ints position;
           for (int64_t n = 0; n < N; ++n) position.push_back(int32_t(n % T));
-          const Vec table = numbers(dtype, V * C, 1), positions = numbers(dtype, T * C, 2), dy = numbers(dtype, N * C, 3);
+          const Vec table = numbers(dtype, V * C, 1), positions = numbers(dtype, T * C, 2),
+                    dy = numbers(dtype, N * C, 3);
           const Tensor t = k.in({N}, tokens), order = k.in({N}, order_of(tokens)), tab = k.in(dtype, {V, C}, table),
                        pos = k.in(dtype, {T, C}, positions), y = k.out(dtype, {N, C}), dyt = k.in(dtype, {N, C}, dy);
           const Vec before = numbers(Dtype::f32, V * C, 4), before_positions = numbers(Dtype::f32, T * C, 5);
-          const Tensor dtable = k.in(Dtype::f32, {V, C}, before), dpositions = k.in(Dtype::f32, {T, C}, before_positions);
+          const Tensor dtable = k.in(Dtype::f32, {V, C}, before),
+                       dpositions = k.in(Dtype::f32, {T, C}, before_positions);
           k.run(embedding_forward(y, t, tab, {}));
           CHECK(k.read(y) == oracle::embedding(table, {}, tokens, {}, int(C)));
           k.run(embedding_forward(y, t, tab, pos));

@@ -96,8 +96,8 @@ TEST_SUITE_BEGIN("kernels_norm");
 TEST_CASE("rmsnorm and layernorm: forward and backward on ragged rows") {
   for (const NormKind kind : {NormKind::rms, NormKind::layer})
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
-      for (const int64_t N : {0, 1, 7, 64, 67})
-        for (const int64_t C : {2, 3, 17, 64, 65, 127, 512, 1031})
+      for (const int64_t N : {0, 1, 7, 67})
+        for (const int64_t C : {3, 17, 64, 65, 127, 1031})
           on_both_teams([&](KernelCheck& k) {
             CAPTURE(N);
             CAPTURE(C);
@@ -137,7 +137,11 @@ TEST_CASE("layernorm: a large mean does not cancel") {
   f.x = k.in(Dtype::f32, {1, C}, x);
   f.weight = k.in(Dtype::f32, {C}, Vec(size_t(C), 1));
   k.run(norm_forward(f));
-  check_close("y", k.read(f.y), oracle::layer_norm(x, {}, Vec(size_t(C), 1), {}, 1e-5).y, Dtype::f32, 60);
+  const oracle::Norm want = oracle::layer_norm(x, {}, Vec(size_t(C), 1), {}, 1e-5);
+  CHECK(std::abs(k.read(f.statistics)[1] / want.rstd[0] - 1) < 1e-5);
+  const double bound = double(C) * 0x1p-24 * 1000 * want.rstd[0]; // of a sum of C terms in f32, in any order
+  const Vec y = k.read(f.y);
+  for (size_t i = 0; i < y.size(); ++i) CHECK(std::abs(y[i] - want.y[i]) < bound);
 }
 
 TEST_CASE("norm: operands that do not fit are refused") {

@@ -31,7 +31,7 @@ struct FixtureModel {
   FixtureModel(const std::string& folder, int64_t batch, int64_t sequence, float gradient_scale)
       : config(from_huggingface(read_json_file(folder + "/config.json"), folder).model), table(config), B(batch),
         T(sequence), scale(gradient_scale) {
-    device = Device::ghost({});
+    device = Device::ghost({}, 2);
     hold();
     step();
     const Plan plan = device->plan();

@@ -31,7 +31,7 @@ struct World {
         "model.context=24",   "train.global_batch=4", "train.micro_batch=2", concat("train.dtype=", name_of(dtype))};
     sets.insert(sets.end(), more.begin(), more.end());
     config = load_config("", sets, 1);
-    plan = make_plan({}, *transport, mesh, config);
+    plan = make_plan({}, 2, *transport, mesh, config);
     device = Device::open({}, 2);
     device->follow(plan);
     trainer = std::make_unique<Trainer>(*device, *transport, mesh, config, dtype);
@@ -158,7 +158,7 @@ TEST_SUITE("train_trainer") {
     const auto transport = Transport::ghost(0, 8);
     RunConfig c = load_config(
         "", {"model=llama3-8b", "data.folder=unused", "train.global_batch=8", "mesh.dp=8", "data.sequence=4096"}, 8);
-    const Plan plan = make_plan(Target::parse("sm_90a"), *transport, Mesh({1, 1, 8, 1, 1}, 0, 8), c);
+    const Plan plan = make_plan(Target::parse("sm_90a"), 1, *transport, Mesh({1, 1, 8, 1, 1}, 0, 8), c);
     const int64_t n = ParamTable(c.model).count();
     const Plan::Peak peak = plan.peak(Space::device);
     CHECK(peak.bytes[int(Purpose::weights)] >= 2 * n);

@@ -9,10 +9,11 @@ namespace triax {
 struct KernelRow {
   std::string name, shape;
   Dtype dtype;
-  double bytes;         ///< that must be moved
-  double seconds;       ///< median
-  double copy_seconds;  ///< to copy as many bytes, median of the same minute
-  double exp_seconds;   ///< to compute as many exponentials as the kernel must; 0 where it needs none
+  double bytes;        ///< that must be moved
+  double seconds;      ///< median
+  double copy_seconds; ///< to copy as many bytes: the best of the same rounds
+  double exp_seconds; ///< to compute as many exponentials as the kernel does, with __expf: the best of the same rounds;
+                      ///< 0 for none
   double floor_seconds; ///< the larger of the two
   double percent;       ///< 100 * floor / seconds
 };

@@ -60,7 +60,7 @@ TrainingRow bench_training(Transport& transport, const std::string& model, Dtype
   const RunConfig config = bench_config(model, dtype, batch, ranks);
   const Mesh mesh({1, 1, ranks, 1, 1}, transport.rank(), ranks);
   const Target target;
-  const Plan plan = make_plan(target, transport, mesh, config);
+  const Plan plan = make_plan(target, threads, transport, mesh, config);
   const auto device = Device::open(target, threads);
   device->follow(plan);
   Trainer trainer(*device, transport, mesh, config, dtype);

@@ -2,6 +2,7 @@
 #include "model/flops.h"
 #include "train/commands.h"
 #include "train/log.h"
+#include "train/machine.h"
 #include "train/memory_table.h"
 #include "train/trainer.h"
 #include <iomanip>
@@ -57,7 +58,7 @@ void run_plan(const Options& options) {
   const Target target = options.target == "auto" ? best_target() : Target::parse(options.target);
   const auto transport = Transport::ghost(0, int(config.mesh.dp));
   const Mesh mesh({1, 1, int(config.mesh.dp), 1, 1}, 0, int(config.mesh.dp));
-  const Plan plan = make_plan(target, *transport, mesh, config);
+  const Plan plan = make_plan(target, choose_threads(config.threads, 1), *transport, mesh, config);
   print_origins(config, std::cout);
   std::cout << "model   " << with_commas(double(ParamTable(config.model).count())) << " parameters, "
             << training_flops_per_token(config.model, config.data.sequence) / 1e9 << " GFLOP a token; "

@@ -79,7 +79,7 @@ Inference::Inference(const std::string& folder, const Target& target, int thread
       sequence_(sequence ? sequence : std::min<int64_t>(model_.context, 2048)), dtype_(stored_dtype(folder)) {
   DEMAND(sequence_ <= model_.context, "sequences of ", sequence_, " tokens were asked for, but the model in ", folder,
          " is made for ", model_.context);
-  const auto ghost = Device::ghost(target);
+  const auto ghost = Device::ghost(target, threads);
   {
     Held recorded(*ghost, model_, table_, dtype_, batch_, sequence_);
     recorded.evaluate();

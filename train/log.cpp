@@ -2,6 +2,7 @@
 #include "kernels/check.h"
 #include "train/publish.h"
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,9 @@
 
 namespace triax {
 namespace {
+
+/// Is a person's terminal at the other end? Open MPI gives its ranks one of their own, whatever their output goes to.
+bool at_terminal() { return isatty(STDOUT_FILENO) && !std::getenv("OMPI_COMM_WORLD_SIZE"); }
 
 /// The lines of events up to a step; a last line that was cut off by a crash goes too.
 std::string kept_lines(const std::string& path, int64_t last_step) {
@@ -24,7 +28,7 @@ std::string kept_lines(const std::string& path, int64_t last_step) {
 } // namespace
 
 RunLog::RunLog(const std::string& folder, int64_t resumed_at)
-    : path_((std::filesystem::path(folder) / "log.jsonl").string()), terminal_(isatty(STDOUT_FILENO)) {
+    : path_((std::filesystem::path(folder) / "log.jsonl").string()), terminal_(at_terminal()) {
   std::filesystem::create_directories(folder);
   if (std::filesystem::exists(path_))
     publish_text(path_, resumed_at > 0 ? kept_lines(path_, resumed_at) : std::string());

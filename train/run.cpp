@@ -46,8 +46,8 @@ Run::Run(const RunConfig& config, Transport& transport, const Target& target)
       mesh_({int(config.mesh.pod), int(config.mesh.pp), int(config.mesh.dp), int(config.mesh.cp), int(config.mesh.tp)},
             transport.rank(), transport.size()),
       target_(target), threads_(choose_threads(config.threads, transport.local_size())),
-      data_(Dataset::open(data_options(config, "train"))), plan_(make_plan(target_, transport, mesh_, config)),
-      device_(Device::open(target_, threads_)),
+      data_(Dataset::open(data_options(config, "train"))),
+      plan_(make_plan(target_, threads_, transport, mesh_, config)), device_(Device::open(target_, threads_)),
       trainer_((device_->follow(plan_), *device_), transport, mesh_, config, choose_dtype(config.train.dtype, target_)),
       began_(Wall::now()) {
   try {

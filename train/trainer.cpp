@@ -146,8 +146,8 @@ Dtype choose_dtype(DTypeChoice choice, const Target& target) {
   return cpu_has_bf16() ? Dtype::bf16 : Dtype::f32;
 }
 
-Plan make_plan(const Target& target, Transport& transport, const Mesh& mesh, const RunConfig& config) {
-  const auto ghost = Device::ghost(target);
+Plan make_plan(const Target& target, int threads, Transport& transport, const Mesh& mesh, const RunConfig& config) {
+  const auto ghost = Device::ghost(target, threads);
   Trainer(*ghost, transport, mesh, config, choose_dtype(config.train.dtype, target)).record_all();
   return ghost->plan();
 }

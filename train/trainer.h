@@ -62,6 +62,6 @@ private:
 Dtype choose_dtype(DTypeChoice choice, const Target& target);
 
 /// All kinds of step of this run on `target`, as seen by the transport's rank: recorded, checked, packed.
-Plan make_plan(const Target& target, Transport& transport, const Mesh& mesh, const RunConfig& config);
+Plan make_plan(const Target& target, int threads, Transport& transport, const Mesh& mesh, const RunConfig& config);
 
 } // namespace triax
