@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm, one row per block. Bound by memory: the forward pass reads x (and the residual) and writes y
 // (and the sum).
+#include "kernels/each.h"
 #include "kernels/norm_shape.h"
-#include "kernels/simt.h"
 
 namespace triax {
 inline namespace SIMT_NS {
@@ -96,16 +96,14 @@ template <int Block, int V, class T, bool Layer> __global__ void __launch_bounds
   }
 }
 
-/// out[c] += sum over the partials, in their order.
-template <int Block> __global__ void __launch_bounds__(Block)
+/// out += the rows of `partial`, in their order.
+template <int Block, int V> __global__ void __launch_bounds__(Block)
     norm_parameter_gradients_kernel(float* __restrict__ out, const float* __restrict__ partial, int partials, int C) {
-  constexpr int kColumns = kIsHost ? 64 : Block;
-  const int first = blockIdx.x * kColumns, last = first + kColumns < C ? first + kColumns : C;
-  for (int c = first + threadIdx.x; c < last; c += Block) {
-    float sum = 0.0f;
-    for (int p = 0; p < partials; ++p) sum += partial[int64_t(p) * C + c];
-    out[c] += sum;
-  }
+  const int column = (int(blockIdx.x) * Block + int(threadIdx.x)) * V;
+  if (column >= C) return;
+  float sum[V];
+  const int count = sum_rows<V>(sum, partial + column, C - column, partials, [=](int64_t n) { return n * C; });
+  for (int k = 0; k < count; ++k) out[column + k] += sum[k];
 }
 
 static void launch_norm_forward(const Op& op, const LaunchContext& context) {
@@ -133,13 +131,15 @@ static void launch_norm_forward(const Op& op, const LaunchContext& context) {
 static void launch_norm_backward(const Op& op, const LaunchContext& context) {
   const bool layer = op.get<NormAttributes>().kind == NormKind::layer;
   const int64_t rows = op[5].dim[0], C = op[5].dim[1];
+  const int64_t partials = rows < kNormPartials ? rows : kNormPartials;
   float* partial = context.scratch.data<float>();
+  if (rows == 0) return;
   constexpr int B = kBlock<256>;
   with_float_type(op[5].dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int V = kVector<T, 1>;
     const auto go = [&](auto kernel) {
-      launch(context, dim3(kNormPartials), dim3(B), 0, kernel, op[0].data<T>(), partial, op[3].data<T>(),
+      launch(context, dim3(unsigned(partials)), dim3(B), 0, kernel, op[0].data<T>(), partial, op[3].data<T>(),
              op[4].data<T>(), op[5].data<T>(), op[6].data<float>(), op[7].data<T>(), rows, int(C));
     };
     const bool wide = C % V == 0;
@@ -148,12 +148,13 @@ static void launch_norm_backward(const Op& op, const LaunchContext& context) {
     else
       wide ? go(&norm_backward_kernel<B, V, T, false>) : go(&norm_backward_kernel<B, 1, T, false>);
   });
-  const dim3 columns(unsigned(ceil_div(C, kIsHost ? 64 : B)));
-  launch(context, columns, dim3(B), 0, &norm_parameter_gradients_kernel<B>, op[1].data<float>(), partial,
-         int(kNormPartials), int(C));
+  constexpr int V = kIsHost ? 64 : 1;
+  const dim3 columns(unsigned(ceil_div(C, B * V)));
+  launch(context, columns, dim3(B), 0, &norm_parameter_gradients_kernel<B, V>, op[1].data<float>(), partial,
+         int(partials), int(C));
   if (op.has(2))
-    launch(context, columns, dim3(B), 0, &norm_parameter_gradients_kernel<B>, op[2].data<float>(),
-           partial + kNormPartials * C, int(kNormPartials), int(C));
+    launch(context, columns, dim3(B), 0, &norm_parameter_gradients_kernel<B, V>, op[2].data<float>(),
+           partial + partials * C, int(partials), int(C));
 }
 
 REGISTER_LAUNCH("norm_forward", launch_norm_forward);

@@ -81,6 +81,15 @@ class BadInput(Runs):
         self.refused("train", self.config("other_layers", model={"layers": 3}, checkpoint={"initial": str(self.checkpoint("source", 1))}),
                      says=["model.layers.2."])
 
+    def test_two_runs_do_not_write_one_folder(self):
+        import fcntl
+        path = self.config("locked", train={"steps": 1})
+        (self.folder / "locked").mkdir()
+        with open(self.folder / "locked" / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.refused("train", path, says=["another process trains in", "locked"])
+        run("train", path)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

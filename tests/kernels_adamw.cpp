@@ -97,6 +97,11 @@ TEST_CASE("adamw: any cut of the range gives the same bits") {
       k.run(tail.op(cut, true));
       CHECK(k.read(tail.weights) == Vec(want.begin() + long(cut), want.end()));
     }
+    for (int64_t at = 0; at + 7 <= n; at += 13) { // too short for a tile: one by one
+      const Range piece = range_of(k, Dtype::bf16, 7, at, state_of(5));
+      k.run(piece.op(at, true));
+      CHECK(k.read(piece.weights) == Vec(want.begin() + long(at), want.begin() + long(at + 7)));
+    }
     const Range later = range_of(k, Dtype::bf16, n, 0, state_of(5, 12));
     k.run(later.op(0, true));
     CHECK(k.read(later.master) == k.read(whole.master));

@@ -95,11 +95,11 @@ void add_bench(CLI::App& app, char** arguments) {
   CLI::App* bench = app.add_subcommand("bench", "measure: training steps, kernels; a table and JSON");
   bench->require_subcommand(1);
   bench->add_option("--out", o->output, "folder for the JSON files")->capture_default_str();
-  bench->add_option("--threads", o->threads, "of one rank; 0: the cores that it may use");
+  add_threads(bench, o->threads);
   CLI::App* training = bench->add_subcommand("training", "whole training steps (also under mpirun)");
   training->add_option("--model", o->model, "gpt2 or llama; without it both")->check(CLI::IsMember({"gpt2", "llama"}));
   training->add_option("--dtype", o->dtype, "f32 or bf16; without it both")->check(CLI::IsMember({"f32", "bf16"}));
-  training->add_option("--batch", o->batch, "sequences in a step")->capture_default_str();
+  training->add_option("--batch", o->batch, "sequences in a step")->capture_default_str()->check(CLI::PositiveNumber);
   training->add_option("--steps", o->steps, "timed steps; the median counts")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

@@ -55,8 +55,10 @@ void add_tokenizer(CLI::App* data) {
   add_document_options(command, train->documents);
   command->add_option("--vocab", train->bpe.vocab_size, "tokens, the 256 bytes and end of text included")
       ->capture_default_str();
-  command->add_option("--held-out", train->held_out,
-                      "share of documents to leave out, the same ones that `prepare` holds out");
+  command
+      ->add_option("--held-out", train->held_out,
+                   "share of documents to leave out, the same ones that `prepare` holds out")
+      ->check(CLI::Range(0.0, 0.999));
   command->add_option("--seed", train->seed, "of the split");
   command->add_option("--out", train->output, "folder for tokenizer.json")->required();
   command->callback([train] { train_tokenizer(*train); });
@@ -90,9 +92,12 @@ void add_prepare(CLI::App* data) {
   command->add_option("--tokenizer", o->tokenizer, "tokenizer.json or its folder")->required();
   command->add_option("--out", o->prepare.output, "folder to make")->required();
   command->add_option("--held-out", o->prepare.held_out, "share of documents kept for evaluation")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 0.999));
   command->add_option("--seed", o->prepare.seed, "of the split");
-  command->add_option("--shard-tokens", o->prepare.shard_tokens, "most tokens of one shard")->capture_default_str();
+  command->add_option("--shard-tokens", o->prepare.shard_tokens, "most tokens of one shard")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   command->callback([o] { std::cout << prepare(o->prepare, Tokenizer::load(o->tokenizer)).text() << std::flush; });
 }
 

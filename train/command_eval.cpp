@@ -59,9 +59,10 @@ void add_eval(CLI::App& app) {
   command->add_option("model", o->model, "a run's folder, a checkpoint, or a Hugging Face folder")->required();
   command->add_option("--data", o->data, "folder made by `triax data prepare`")->required();
   command->add_option("--split", o->split, "val or train")->capture_default_str();
-  command->add_option("--sequence", o->sequence, "tokens of context; 0: the model's, up to 2048");
-  command->add_option("--batch", o->batch, "sequences at once")->capture_default_str();
-  command->add_option("--threads", o->threads, "0: the cores that may be used");
+  command->add_option("--sequence", o->sequence, "tokens of context; 0: the model's, up to 2048")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--batch", o->batch, "sequences at once")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  add_threads(command, o->threads);
   command->add_flag("--json", o->json, "one line of JSON");
   command->callback([o] { run_eval(*o); });
 }

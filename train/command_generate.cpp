@@ -66,14 +66,18 @@ void add_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "text from a model");
   command->add_option("model", o->model, "a run's folder, a checkpoint, or a Hugging Face folder")->required();
   command->add_option("--prompt", o->prompt, "text to go on from");
-  command->add_option("--tokens", o->tokens, "most tokens to write")->capture_default_str();
+  command->add_option("--tokens", o->tokens, "most tokens to write")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--temperature", o->temperature, "0: always the likeliest token")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--top-k", o->top_k, "draw from so many likeliest tokens; 0: from all")->capture_default_str();
+  command->add_option("--top-k", o->top_k, "draw from so many likeliest tokens; 0: from all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--seed", o->seed, "of the drawing")->capture_default_str();
   command->add_option("--tokenizer", o->tokenizer, "tokenizer.json or its folder; without it the model's own");
-  command->add_option("--threads", o->threads, "0: the cores that may be used");
+  add_threads(command, o->threads);
   command->callback([o] { run_generate(*o); });
 }
 

@@ -29,6 +29,10 @@ void run_init(const Options& o) {
   std::cout << "{\n"
             << "  // " << o.model << ": every other setting has a default; `triax help config` explains all of them.\n"
             << "  \"model\": " << nlohmann::json(o.model) << ",\n"
+            << (o.model.rfind("hf:", 0) == 0
+                    ? concat("  \"checkpoint\": {\"initial\": ", nlohmann::json(o.model.substr(3)),
+                             "}, // go on from its weights\n")
+                    : "")
             << "  \"data\": {\"folder\": " << nlohmann::json(o.data) << ", \"sequence\": " << sequence << "},\n"
             << "  \"train\": {\n"
             << "    \"steps\": " << steps << ", // 20 tokens a parameter\n"

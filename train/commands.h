@@ -5,6 +5,9 @@
 
 namespace triax {
 
+/// --threads, as every command that computes has it.
+CLI::Option* add_threads(CLI::App* command, int64_t& threads);
+
 void add_train(CLI::App& app, char** arguments);
 void add_plan(CLI::App& app);
 void add_init(CLI::App& app);

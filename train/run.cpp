@@ -83,9 +83,14 @@ void Run::announce() const {
 
 std::optional<std::string> Run::checkpoint_to_resume() const {
   const std::string& resume = config_.checkpoint.resume;
-  if (resume == "never") return std::nullopt;
-  if (resume != "auto") return resume;
   const Newest newest = newest_complete((fs::path(config_.run.folder) / "checkpoints").string());
+  if (resume == "never") {
+    DEMAND(!newest.path, config_.run.folder, " holds checkpoints up to step ", newest.step,
+           ", which a run from the start would mix with "
+           "its own; choose another run.folder, remove that one, or set checkpoint.resume to auto");
+    return std::nullopt;
+  }
+  if (resume != "auto") return resume;
   if (is_first())
     for (const std::string& note : newest.notes) std::cerr << note << "\n";
   return newest.path;
@@ -93,6 +98,7 @@ std::optional<std::string> Run::checkpoint_to_resume() const {
 
 void Run::start() {
   if (is_first()) {
+    lock_ = std::make_unique<FolderLock>(config_.run.folder);
     if (const auto folder = fs::path(config_.run.folder) / "checkpoints"; fs::exists(folder))
       clean_leftovers(folder.string());
     announce();
@@ -242,6 +248,9 @@ void Run::save() {
 
 void Run::finish() {
   if (!is_first()) return;
+  if (steps_here_ == 0)
+    return log_->say(
+        concat("nothing to do: ", config_.run.folder, " is at step ", state_.step, " of ", config_.train.steps));
   Json summary{{"steps", state_.step},
                {"parameters", trainer_.table().count()},
                {"loss", mean_loss()},

@@ -4,6 +4,7 @@
 #include "data/prefetch.h"
 #include "data/tokenizer.h"
 #include "train/checkpoint.h"
+#include "train/folder_lock.h"
 #include "train/log.h"
 #include <array>
 #include <optional>
@@ -52,6 +53,7 @@ private:
   std::unique_ptr<Device> device_;
   Trainer trainer_;
   std::unique_ptr<Prefetcher> prefetcher_;
+  std::unique_ptr<FolderLock> lock_; ///< of rank 0
   std::unique_ptr<RunLog> log_;
   RunState state_;
   std::array<float, kStepScalars> scalars_{};
