@@ -66,15 +66,20 @@ struct World {
 
 } // namespace
 
-// All of this test binary's large allocations are counted. (g++ sees free in an inlined delete and warns, although new is malloc.)
+// All of this test binary's large allocations are counted. (g++ sees free in an inlined delete and warns, although new
+// is malloc.)
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-void* operator new(std::size_t bytes) {
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   if (bytes >= kLarge) ++large_allocations;
-  if (void* at = std::malloc(bytes ? bytes : 1)) return at;
+  return std::malloc(bytes ? bytes : 1);
+}
+void* operator new(std::size_t bytes) {
+  if (void* at = operator new(bytes, std::nothrow)) return at;
   throw std::bad_alloc();
 }
 void operator delete(void* at) noexcept { std::free(at); }
 void operator delete(void* at, std::size_t) noexcept { std::free(at); }
+void operator delete(void* at, const std::nothrow_t&) noexcept { std::free(at); }
 
 TEST_SUITE("train_trainer") {
 
