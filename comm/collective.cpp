@@ -25,7 +25,7 @@ constexpr int64_t kStage = int64_t(1) << 22;
 
 void launch_on_host(const Op& op, const LaunchContext&) {
   auto& call = *static_cast<Collectives::Call*>(op.handle);
-  call.transport->all_reduce(op[0].data<float>(), op[0].size(), false, call.group);
+  call.transport->all_reduce(op[0].data<float>(), op[0].size(), call.group);
 }
 
 /// The stream's thread has waited for the data: device to host, sum, host to device.
@@ -35,7 +35,7 @@ void launch_staged(const Op& op, const LaunchContext&) {
   for (int64_t at = 0; at < op[0].size(); at += kStage) {
     const Tensor piece = op[0].slice(0, at, std::min(kStage, op[0].size() - at));
     call.device->transfer(stage, piece.address, piece.bytes());
-    call.transport->all_reduce(call.stage.data(), piece.size(), false, call.group);
+    call.transport->all_reduce(call.stage.data(), piece.size(), call.group);
     call.device->transfer(piece.address, stage, piece.bytes());
   }
 }
@@ -55,6 +55,13 @@ Collectives::Collectives(Device& device, Transport& transport, Group group)
     : call_{&device, &transport, std::move(group), {}} {
   if (device.target().kind == Target::Kind::cuda && !device.is_ghost() && size() > 1)
     call_.stage.resize(size_t(kStage));
+}
+
+Collectives::~Collectives() {
+  try { // operations that are still queued refer to call_
+    call_.device->synchronize();
+  } catch (const std::exception&) { // an earlier error is on its way
+  }
 }
 
 void Collectives::all_reduce(Stream stream, const Tensor& t) {

@@ -10,6 +10,9 @@ namespace triax {
 class Collectives {
 public:
   Collectives(Device& device, Transport& transport, Group group);
+  ~Collectives();
+  Collectives(const Collectives&) = delete;
+  Collectives& operator=(const Collectives&) = delete;
   int size() const { return call_.group.size(); }
   /// A step begins: sequence numbers start again.
   void begin() { sequence_ = 0; }

@@ -9,13 +9,12 @@ namespace triax {
 struct MpiApi {
   using Communicator = void*;
   using Request = void*;
-  enum class Type : int { f32, bf16, f64, i64, bytes };
+  enum class Type : int { f32, f64 };
 
   const char* (*initialise)(); ///< null, or why it failed
   int (*rank)();
   int (*size)();
-  int (*local_rank)(); ///< among the ranks of this host
-  int (*local_size)();
+  int (*local_size)(); ///< ranks of this host
   Communicator (*world)();
   Communicator (*communicator)(const int* ranks, int count); ///< collective among these ranks of the world
   Request (*all_reduce)(void* data, int64_t count, Type type, Communicator); ///< sum, in place

@@ -61,9 +61,9 @@ Launch Launch::detect() {
   Launch launch;
   launch.launcher = "none";
   if (const int n = env_int("OMPI_COMM_WORLD_SIZE", 0); n > 0) return {n, true, "mpirun"};
-  const int tasks = env_int("SLURM_NTASKS", env_int("SLURM_NPROCS", 1));
+  const int tasks = env_int("SLURM_NTASKS", env_int("SLURM_NPROCS", 0));
   const bool slurm_task = std::getenv("SLURM_PROCID") != nullptr;
-  if (std::getenv("PMIX_RANK")) return {tasks, true, "srun"};
+  if (std::getenv("PMIX_RANK")) return {tasks, true, "srun"}; // 0 tasks: another PMIx launcher, which MPI understands
   const int pmi = env_int("PMI_SIZE", 1);
   DEMAND(!(slurm_task && tasks > 1), "Slurm announced ", tasks,
          " tasks, but no PMIx: each would train alone as rank 0 of 1; launch with "
@@ -132,10 +132,10 @@ Transport& Transport::join(const Launch& launch) {
     DEMAND(!problem, "MPI did not start: ", problem);
     t->rank_ = t->mpi_->rank();
     t->size_ = t->mpi_->size();
-    t->local_rank_ = t->mpi_->local_rank();
     t->local_size_ = t->mpi_->local_size();
   });
-  DEMAND(t->size_ == launch.world, launch.launcher, " announced ", launch.world, " ranks, but MPI sees ", t->size_,
+  DEMAND(launch.world == 0 || t->size_ == launch.world, launch.launcher, " announced ", launch.world,
+         " ranks, but MPI sees ", t->size_,
          ": the launcher and the MPI library do not belong together; use the mpirun of the Open MPI that triax was "
          "built with, or "
          "`srun --mpi=pmix`");
@@ -166,9 +166,9 @@ void Transport::complete(const std::function<void*()>& start) {
 }
 
 Group Transport::group(const std::string& name, const std::vector<int>& ranks) {
-  void* communicator = nullptr;
-  if (mpi_ && ranks.size() > 1)
-    thread_->run([&] { communicator = mpi_->communicator(ranks.data(), int(ranks.size())); });
+  if (!mpi_ || ranks.size() == 1) return {name, ranks, nullptr};
+  void*& communicator = communicators_[ranks];
+  if (!communicator) thread_->run([&] { communicator = mpi_->communicator(ranks.data(), int(ranks.size())); });
   return {name, ranks, communicator};
 }
 
@@ -198,11 +198,10 @@ std::vector<uint64_t> Transport::gather(uint64_t value) {
   return all;
 }
 
-void Transport::all_reduce(void* data, int64_t count, bool f64, const Group& group) {
+void Transport::all_reduce(float* data, int64_t count, const Group& group) {
   if (group.size() == 1) return;
   ENSURE(group.communicator(), "group ", group.name(), " has ", group.size(), " ranks but no transport");
-  complete(
-      [&] { return mpi_->all_reduce(data, count, f64 ? MpiApi::Type::f64 : MpiApi::Type::f32, group.communicator()); });
+  complete([&] { return mpi_->all_reduce(data, count, MpiApi::Type::f32, group.communicator()); });
 }
 
 void Transport::abort(int code) {

@@ -3,6 +3,7 @@
 #pragma once
 #include "comm/mesh.h"
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -12,7 +13,7 @@ struct MpiApi;
 
 /// How this process was launched, from the environment of mpirun and srun. No MPI call.
 struct Launch {
-  int world = 1;
+  int world = 1;        ///< 0: many by a launcher that does not say how many in the environment; MPI knows
   bool by_mpi = false;  ///< a launcher that MPI understands started us
   std::string launcher; ///< "mpirun", "srun", "none"
   /// Throws where a launcher announced several tasks that MPI would not see (each would train alone).
@@ -39,8 +40,8 @@ private:
 /// All members are called by one thread (besides the streams' collectives).
 class Transport {
 public:
-  /// Joins the ranks of this launch, once a process; alone where there is one. Throws where MPI's part is missing or does
-  /// not start. It outlives errors, so that `main` can end all ranks when one fails.
+  /// Joins the ranks of this launch, once a process; alone where there is one. Throws where MPI's part is missing or
+  /// does not start. It outlives errors, so that `main` can end all ranks when one fails.
   static Transport& join(const Launch& launch);
   static Transport* current(); ///< what was joined; null before
   static void leave();         ///< with all ranks, at the end of a run that went well
@@ -50,10 +51,9 @@ public:
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  int local_rank() const { return local_rank_; }
-  int local_size() const { return local_size_; }
+  int local_size() const { return local_size_; } ///< ranks of this host
 
-  /// Collective over all ranks of the mesh that form such groups.
+  /// Collective over all ranks of the mesh that form such groups; the same ranks share one communicator.
   Group group(const std::string& name, const std::vector<int>& ranks);
 
   // Outside of steps, over all ranks; each blocks until it is done.
@@ -64,7 +64,7 @@ public:
   std::vector<uint64_t> gather(uint64_t value); ///< by rank
 
   /// In place, blocking the calling thread (a stream's) only: what a collective operation launches.
-  void all_reduce(void* data, int64_t count, bool f64, const Group& group);
+  void all_reduce(float* data, int64_t count, const Group& group);
 
   [[noreturn]] void abort(int code);
 
@@ -72,8 +72,9 @@ private:
   class Thread;
   Transport() = default;
   void complete(const std::function<void*()>& start);
-  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  int rank_ = 0, size_ = 1, local_size_ = 1;
   const MpiApi* mpi_ = nullptr;
+  std::map<std::vector<int>, void*> communicators_;
   std::unique_ptr<Thread> thread_;
 };
 

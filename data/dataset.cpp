@@ -28,25 +28,55 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+/// A member of an object in `dataset.json`; `key` is its whole path, for the sentence.
+const json& member(const json& object, const std::string& name, json::value_t type, const std::string& file,
+                   const std::string& key) {
+  const bool there = object.is_object() && object.contains(name);
+  DEMAND(there, file, " is damaged: it has no ", key, "; prepare the data again");
+  const json& value = object.at(name);
+  const bool right = type == json::value_t::number_integer ? value.is_number_integer() : value.type() == type;
+  DEMAND(right, file, " is damaged: ", key, " is of type ", value.type_name(), ", but must be of type ",
+         json(type).type_name(), "; prepare the data again");
+  return value;
+}
+
+json read_index(const std::string& file) {
+  try {
+    return json::parse(read_file(file));
+  } catch (const json::exception& error) {
+    const std::string what = error.what(); // "[json.exception.NAME.NUMBER] REASON"
+    fail(concat(file, " is damaged: ", what.substr(std::min(what.size(), what.find("] ") + 2)),
+                "; prepare the data again"));
+  }
+}
+
 /// Opens the shards that `dataset.json` lists for a split, each held to what stands there.
 std::vector<Shard> open_folder(const std::string& folder, const std::string& split) {
   const std::string file = (fs::path(folder) / "dataset.json").string();
-  DEMAND(fs::exists(file), folder,
+  std::error_code error;
+  DEMAND(fs::is_directory(folder, error), "there is no data folder ", folder, "; make one with `triax data prepare`");
+  DEMAND(fs::exists(file, error), folder,
          " is not a data folder: it holds no dataset.json; make one with `triax data prepare`");
+  using Type = json::value_t;
+  const json root = read_index(file);
+  const json& splits = member(root, "splits", Type::object, file, "splits");
+  DEMAND(splits.contains(split), file, " has no split \"", split,
+         "\"; there must be train and val: prepare the data again");
+  std::string key = "splits." + split;
+  const json& listed =
+      member(member(splits, split, Type::object, file, key), "shards", Type::array, file, key + ".shards");
   std::vector<Shard> shards;
-  try {
-    const json root = json::parse(read_file(file));
-    DEMAND(root.at("splits").contains(split), file, " has no split \"", split, "\"; there are train and val");
-    for (const json& entry : root.at("splits").at(split).at("shards")) {
-      Shard shard = Shard::open((fs::path(folder) / entry.at("file").get<std::string>()).string());
-      const std::string listed = entry.at("content_hash"), found = hex64(shard.header().content_hash);
-      DEMAND(listed == found && entry.at("tokens") == shard.tokens(), shard.path(), " is not the shard that ", file,
-             " lists: ", shard.tokens(), " tokens with content hash ", found, " found, ", entry.at("tokens").dump(),
-             " with ", listed, " needed; prepare the data again");
-      shards.push_back(std::move(shard));
-    }
-  } catch (const json::exception& error) {
-    fail(concat(file, " is damaged: ", error.what(), "; prepare the data again"));
+  for (size_t i = 0; i < listed.size(); ++i) {
+    key = concat("splits.", split, ".shards[", i, "].");
+    const auto get = [&](const char* name, Type type) { return member(listed[i], name, type, file, key + name); };
+    const std::string name = get("file", Type::string), hash = get("content_hash", Type::string);
+    const json tokens = get("tokens", Type::number_integer);
+    Shard shard = Shard::open((fs::path(folder) / name).string());
+    const std::string found = hex64(shard.header().content_hash);
+    DEMAND(hash == found && tokens == shard.tokens(), shard.path(), " is not the shard that ", file,
+           " lists: ", shard.tokens(), " tokens with content hash ", found, " found, ", tokens.dump(), " with ", hash,
+           " needed; prepare the data again");
+    shards.push_back(std::move(shard));
   }
   return shards;
 }
@@ -187,6 +217,14 @@ Batch Dataset::batch(int64_t first_sample, int64_t count) const {
   }
   batch.token_order = sorted_positions(batch.tokens);
   return batch;
+}
+
+Batch Dataset::batch_once(int64_t first_sample, int64_t count, int64_t samples) const {
+  Batch out = batch(first_sample, count);
+  const int64_t kept = std::clamp<int64_t>(samples - first_sample, 0, count);
+  std::fill(out.labels.begin() + kept * out.sequence, out.labels.end(), -1);
+  out.counted = std::count_if(out.labels.begin(), out.labels.end(), [](int32_t label) { return label >= 0; });
+  return out;
 }
 
 int64_t label_bytes(const Batch& batch, const Tokenizer& tokenizer) {

@@ -54,6 +54,9 @@ public:
   /// permuted(s mod samples_per_epoch) under a key of seed and epoch s / samples_per_epoch; without shuffle the window
   /// s mod samples_per_epoch.
   Batch batch(int64_t first_sample, int64_t count) const;
+  /// The same for a sum over samples [0, samples) in batches of one size: of samples from `samples` on, every label is
+  /// -1 and none is counted, so each sample is counted once although the last batch reaches beyond them.
+  Batch batch_once(int64_t first_sample, int64_t count, int64_t samples) const;
   /// First token, in the stream, of sample `sample`.
   int64_t window_start(int64_t sample) const;
 

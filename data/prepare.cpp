@@ -16,17 +16,20 @@ using nlohmann::ordered_json;
 class AsideFolder {
 public:
   explicit AsideFolder(const std::string& target) : target_(target), aside_(target + ".partial") {
-    DEMAND(!fs::exists(target_), target, " exists already; remove it or name another output folder");
     std::error_code error;
+    DEMAND(!fs::exists(target_, error), target, " exists already; remove it or name another output folder");
     fs::remove_all(aside_, error); // of a run that was killed
+    for (fs::path parent = aside_.parent_path(); !parent.empty() && !fs::exists(parent, error);
+         parent = parent.parent_path())
+      made_parents_.push_back(parent);
     fs::create_directories(aside_, error);
-    DEMAND(!error, "cannot make folder ", aside_.string(), ": ", error.message());
+    if (error) remove();
+    DEMAND(!error, "cannot make folder ", aside_.string(), ": ", error.message(), "; name another output folder");
   }
   AsideFolder(const AsideFolder&) = delete;
   AsideFolder& operator=(const AsideFolder&) = delete;
   ~AsideFolder() {
-    std::error_code ignored;
-    if (!published_) fs::remove_all(aside_, ignored);
+    if (!published_) remove();
   }
   std::string path() const { return aside_.string(); }
   void publish() {
@@ -39,7 +42,15 @@ public:
   }
 
 private:
+  /// The folder and the parents made for it, unless another process has put something there meanwhile.
+  void remove() const {
+    std::error_code ignored;
+    fs::remove_all(aside_, ignored);
+    for (const fs::path& parent : made_parents_) fs::remove(parent, ignored); // a folder only when empty
+  }
+
   fs::path target_, aside_;
+  std::vector<fs::path> made_parents_; ///< innermost first
   bool published_ = false;
 };
 

@@ -22,6 +22,18 @@ constexpr uint64_t kGhostTransient = uint64_t(1) << 52;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+bool same(const Tensor& a, const Tensor& b) {
+  return a.address == b.address && a.dim == b.dim && a.stride == b.stride && a.rank == b.rank && a.dtype == b.dtype &&
+         a.space == b.space;
+}
+
+bool same(const Op& a, const Op& b) {
+  bool equal = a.kind == b.kind && a.operand_count == b.operand_count && a.attributes == b.attributes;
+  for (int i = 0; equal && i < a.operand_count; ++i)
+    equal = a.operands[i].access == b.operands[i].access && same(a[i], b[i]);
+  return equal;
+}
+
 /// One past the last byte of the tensor.
 uint64_t end_of(const Tensor& t) {
   int64_t last = 0;
@@ -38,17 +50,19 @@ Allocation::Allocation(Allocation&& other) noexcept : device_(other.device_), te
 }
 
 Allocation& Allocation::operator=(Allocation&& other) noexcept {
-  release();
-  std::swap(device_, other.device_);
+  const Allocation old(std::move(*this)); // released as at the end of a scope: nothing can be thrown here
+  device_ = std::exchange(other.device_, nullptr);
   tensor_ = other.tensor_;
   id_ = other.id_;
   return *this;
 }
 
 Allocation::~Allocation() {
+  Device* device = device_;
   try {
     release();
-  } catch (const Error&) { // an earlier error is on its way; releasing after it cannot follow the plan
+  } catch (...) { // with another error on its way, no release can follow the plan
+    if (!std::uncaught_exceptions() && !device->violation_) device->violation_ = std::current_exception();
   }
 }
 
@@ -102,6 +116,7 @@ Tensor Device::persistent(const std::string& name, Purpose purpose, Dtype dtype,
     return t;
   }
   t.address = base_[int(space)] + uint64_t(persistent_bytes_[int(space)]);
+  persistent_of_[int(space)].push_back(int32_t(persistent_.size()));
   persistent_.push_back({name, purpose, space, bytes, persistent_bytes_[int(space)]});
   persistent_bytes_[int(space)] += bytes;
   return t;
@@ -172,6 +187,7 @@ void Device::end() {
     recording_.reset();
     return;
   }
+  throw_violation();
   ENSURE(!following_ || issued_ == following_->instructions.size(), "step ", following_->kind, " ended after ", issued_,
          " instructions; the plan goes on with ", following_->describe(issued_));
   following_ = nullptr;
@@ -183,23 +199,35 @@ Plan Device::plan() const {
   return pack(target_, persistent_, recorded_);
 }
 
-void Device::follow(const Plan& plan) {
+void Device::follow(const Plan& plan, int ranks_on_host) {
   ENSURE(backend_ && !plan_ && owned_.empty(), "a plan is followed from the start");
   ENSURE(plan.target == target_, "a plan for ", plan.target.name, " cannot be followed on ", target_.name);
+  const auto demand = [&](Space space, int64_t bytes, int ranks) {
+    const int64_t have = bytes ? backend_->available(space) : 0;
+    DEMAND(bytes <= have / ranks, "not enough ", name_of(space), " memory: the plan needs ", bytes >> 20, " MiB",
+           ranks > 1 ? concat(" for each of the ", ranks, " ranks on this host") : "", ", ", have >> 20,
+           " MiB are available", ranks > 1 ? " to all; start fewer ranks here, or" : ";",
+           " lower train.micro_batch, data.sequence or the model's size (`triax plan` shows what takes the memory)");
+  };
+  const bool cpu = target_.kind == Target::Kind::cpu; // all spaces are the host's there
+  if (!cpu) demand(Space::device, plan.bytes[int(Space::device)], 1);
+  demand(Space::host,
+         plan.bytes[int(Space::host)] + plan.bytes[int(Space::pinned)] + (cpu ? plan.bytes[int(Space::device)] : 0),
+         ranks_on_host);
   plan_ = std::make_unique<Plan>(plan);
   for (int s = 0; s < kSpaces; ++s) {
     if (plan.bytes[s] == 0) continue;
-    const int64_t have = backend_->available(Space(s));
-    DEMAND(plan.bytes[s] <= have, "not enough ", name_of(Space(s)), " memory: the plan needs ", plan.bytes[s] >> 20,
-           " MiB, ", have >> 20,
-           " MiB are available; lower train.micro_batch, data.sequence or the model's size (`triax plan` "
-           "shows what takes the memory)");
     base_[s] = backend_->allocate(Space(s), plan.bytes[s]);
     owned_.push_back({Space(s), base_[s], plan.bytes[s]});
   }
 }
 
+void Device::throw_violation() {
+  if (violation_) std::rethrow_exception(std::exchange(violation_, nullptr));
+}
+
 void Device::hold_to_plan(uint64_t hash, const char* what, const Op* op) {
+  throw_violation();
   const size_t n = issued_++;
   if (n < following_->hashes.size() && following_->hashes[n] == hash) return;
   fail(concat("this rank leaves its plan: step ", following_->kind, ", instruction ", n, ": planned ",
@@ -220,34 +248,44 @@ Reference Device::locate(const Tensor& t, const Op& op) const {
            buffer.name);
     return {id, int64_t(t.address - ghost_addresses_[id])};
   }
-  const uint64_t base = base_[int(t.space)];
-  for (size_t n = 0; n < persistent_.size(); ++n) {
+  const std::vector<int32_t>& buffers = persistent_of_[int(t.space)];
+  const int64_t at = int64_t(t.address - base_[int(t.space)]);
+  const auto after =
+      std::partition_point(buffers.begin(), buffers.end(), [&](int32_t n) { return persistent_[n].offset <= at; });
+  if (after != buffers.begin() && at < persistent_bytes_[int(t.space)]) {
+    const int32_t n = *(after - 1);
     const Buffer& buffer = persistent_[n];
-    const uint64_t begin = base + uint64_t(buffer.offset);
-    if (buffer.space != t.space || t.address < begin || t.address >= begin + uint64_t(buffer.bytes)) continue;
-    ENSURE(end <= begin + uint64_t(buffer.bytes), op.describe(), " reaches past the end of ", buffer.name);
-    return {~int32_t(n), int64_t(t.address - begin)};
+    ENSURE(end <= base_[int(t.space)] + uint64_t(buffer.offset + buffer.bytes), op.describe(),
+           " reaches past the end of ", buffer.name);
+    return {~n, at - buffer.offset};
   }
   fail(concat(op.describe(), " touches ", t.describe(), ", which is in no buffer of this device"));
 }
 
-void Device::record_op(Instruction at, const Op& op, const Description& description) {
-  at.reference = int32_t(recording_->references.size());
+int32_t Device::signature_of(const Op& op) {
   Op bare = op;
   bare.handle = nullptr;
-  for (int i = 0; i < op.operand_count; ++i) {
-    recording_->references.push_back(op.has(i) ? locate(op[i], op) : Reference{});
-    bare.operands[i].tensor.address = 0;
-  }
+  for (Operand& operand : bare.operands) operand.tensor.address = 0;
   const uint64_t hash = hash_of(bare, StreamId::compute, {});
+  std::vector<Signature>& known = recording_->signatures;
   const auto [begin, end] = signatures_.equal_range(hash);
-  if (begin != end) {
-    at.index = begin->second;
-  } else {
-    at.index = int32_t(recording_->signatures.size());
-    signatures_.emplace(hash, at.index);
-    recording_->signatures.push_back({bare, description});
+  const auto at = std::find_if(begin, end, [&](const auto& entry) { return same(known[entry.second].op, bare); });
+  if (at != end) return at->second;
+  known.push_back({bare, op.kind->describe(target_, op)});
+  return signatures_.emplace(hash, int32_t(known.size()) - 1)->second;
+}
+
+void Device::record_op(StreamId stream, const Op& op) {
+  ENSURE(in_step_, op.describe(), " is issued outside of a step");
+  Instruction at{What::op, stream, signature_of(op)};
+  Allocation scratch;
+  if (const int64_t bytes = recording_->signatures[at.index].description.scratch) {
+    scratch = allocate(concat("workspace of ", op.kind->name), Purpose::workspace, Dtype::u8, {bytes});
+    at.scratch = buffers_ - 1;
   }
+  at.reference = int32_t(recording_->references.size());
+  for (int i = 0; i < op.operand_count; ++i)
+    recording_->references.push_back(op.has(i) ? locate(op[i], op) : Reference{});
   recording_->instructions.push_back(at);
 }
 
@@ -268,17 +306,8 @@ LaunchFn Device::launch_of(const OpKind& kind) {
 }
 
 void Device::run(StreamId stream, const Op& op) {
-  if (!backend_) {
-    ENSURE(in_step_, op.describe(), " is issued outside of a step");
-    const Description description = op.kind->describe(target_, op);
-    Instruction at{What::op, stream};
-    Allocation scratch;
-    if (description.scratch) {
-      scratch = allocate(concat("workspace of ", op.kind->name), Purpose::workspace, Dtype::u8, {description.scratch});
-      at.scratch = buffers_ - 1;
-    }
-    return record_op(at, op, description);
-  }
+  if (!backend_) return record_op(stream, op);
+  throw_violation();
   ENSURE(in_step_ || !plan_, op.describe(), " is issued outside of a step");
   Allocation scratch;
   if (const int64_t bytes = scratch_of(op)) scratch = allocate("workspace", Purpose::workspace, Dtype::u8, {bytes});
@@ -306,19 +335,20 @@ void Stream::wait(Event event) {
 void Device::write(const Tensor& t, const void* from) {
   ENSURE(t.dense(), "only dense tensors are written from the host");
   if (!backend_) return;
-  backend_->synchronize();
+  synchronize();
   backend_->copy(t.address, reinterpret_cast<uint64_t>(from), t.bytes());
 }
 
 void Device::read(const Tensor& t, void* to) {
   ENSURE(t.dense(), "only dense tensors are read by the host");
   if (!backend_) return;
-  backend_->synchronize();
+  synchronize();
   backend_->copy(reinterpret_cast<uint64_t>(to), t.address, t.bytes());
 }
 
 void Device::synchronize() {
   if (backend_) backend_->synchronize();
+  throw_violation();
 }
 
 } // namespace triax

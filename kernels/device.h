@@ -1,6 +1,7 @@
 // Where a step is issued: a device of real memory, or a ghost that records what would be done on any target.
 #pragma once
 #include "kernels/program.h"
+#include <exception>
 #include <memory>
 
 namespace triax {
@@ -25,7 +26,8 @@ private:
   StreamId id_;
 };
 
-/// Transient bytes of a step; released when it goes out of scope or by `release`.
+/// Transient bytes of a step; released when it goes out of scope or by `release`. A release that is not what the plan
+/// has next is thrown by `release`; at the end of a scope, which cannot throw, it is kept for what is issued next.
 class Allocation {
 public:
   Allocation() = default;
@@ -94,8 +96,9 @@ public:
 
   /// Of a ghost: everything recorded, checked and packed.
   Plan plan() const;
-  /// Of a real device, before anything is allocated: take the plan's arena, exactly, and follow it from now on.
-  void follow(const Plan& plan);
+  /// Of a real device, before anything is allocated: take the plan's arena, exactly, and follow it from now on. Throws
+  /// where the memory does not suffice; `ranks_on_host` processes, this one included, will take as much of the host's.
+  void follow(const Plan& plan, int ranks_on_host = 1);
 
   /// Done on return, after all issued work. Nothing happens on a ghost.
   void write(const Tensor& dense, const void* from);
@@ -111,7 +114,9 @@ private:
   void run(StreamId stream, const Op& op);
   void release(int32_t id, const Tensor& tensor);
   void hold_to_plan(uint64_t hash, const char* what, const Op* op = nullptr);
-  void record_op(Instruction instruction, const Op& op, const Description& description);
+  void throw_violation();
+  void record_op(StreamId stream, const Op& op);
+  int32_t signature_of(const Op& op); ///< described when first met
   Reference locate(const Tensor& tensor, const Op& op) const;
   int64_t scratch_of(const Op& op) const;
   LaunchFn launch_of(const OpKind& kind);
@@ -122,6 +127,7 @@ private:
   std::unique_ptr<Plan> plan_;
   std::array<uint64_t, kSpaces> base_{}; ///< of the arena (of a ghost: of its persistent addresses)
   std::vector<Buffer> persistent_;
+  std::array<std::vector<int32_t>, kSpaces> persistent_of_; ///< of persistent_, by space, in the order of offsets
   std::array<int64_t, kSpaces> persistent_bytes_{};
   std::vector<Program> recorded_;
   std::unique_ptr<Program> recording_;
@@ -131,6 +137,7 @@ private:
   size_t issued_ = 0;                                     ///< instructions of the step in progress
   int32_t events_ = 0, buffers_ = 0;
   bool in_step_ = false;
+  std::exception_ptr violation_; ///< by a release at the end of a scope
   std::unordered_map<const OpKind*, LaunchFn> launches_;
   struct Owned {
     Space space;

@@ -56,7 +56,7 @@ struct Instruction {
   int32_t scratch = -1;  ///< of an operation: the buffer of its workspace
 };
 
-/// Per stream, how many of its operations and records come before (vector clock).
+/// Per stream, how many of its operations come before (vector clock); events and buffers are not counted.
 using Clock = std::array<int32_t, kStreams>;
 
 class Program {
@@ -74,8 +74,7 @@ public:
   Tensor operand(const Instruction& at, int i, const std::vector<Buffer>& persistent) const;
   const Buffer& buffer(int32_t index, const std::vector<Buffer>& persistent) const;
   std::string describe(size_t instruction) const; ///< "#57 compute rms_norm(...)"
-  /// The clock of each instruction: those instructions of stream s numbered below clock[s] happen before it, or are
-  /// itself.
+  /// The clock of each instruction: the first clock[s] operations of stream s happen before it, or end in itself.
   std::vector<Clock> clocks() const;
 };
 

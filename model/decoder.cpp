@@ -51,7 +51,7 @@ Decoder::Decoder(Device& device, const ModelConfig& config, const ParamTable& ta
   both(Role::final_norm, final_norm_, dfinal_norm_);
   both(Role::final_norm_bias, final_norm_bias_, dfinal_norm_bias_);
   both(config.tied ? Role::embedding : Role::head, head_, dhead_);
-  head_offset_ = config.tied ? table.matrix_elements() : table.find(Role::head)->offset;
+  head_offset_ = config.tied ? table.decayed_elements() : table.find(Role::head)->offset;
   for (int64_t l = 0; l < config.layers; ++l) {
     weights_.push_back(layer_tensors(weights, table, l));
     gradients_.push_back(layer_tensors(gradients, table, l));

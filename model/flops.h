@@ -4,8 +4,9 @@
 
 namespace triax {
 
-/// Floating-point operations of forward and backward for one token in a sequence of T: 6 for every weight that multiplies (the head
-/// counts, the embedding's look-up does not) and 6 L H D T for causal attention (half of the full square; Kaplan et al. 2020, 2.1).
+/// Floating-point operations of forward and backward for one token in a sequence of T: 6 for every weight that
+/// multiplies (the head counts, the embedding's look-up does not) and 6 L H D T for causal attention (half of the full
+/// square; Kaplan et al. 2020, 2.1).
 double training_flops_per_token(const ModelConfig& config, int64_t sequence);
 
 } // namespace triax

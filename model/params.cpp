@@ -91,11 +91,11 @@ private:
 } // namespace
 
 ParamTable::ParamTable(const ModelConfig& config) : rows_(Rows(config).all()) {
-  std::stable_partition(rows_.begin(), rows_.end(), [](const Parameter& p) { return !p.vector; });
+  std::stable_partition(rows_.begin(), rows_.end(), [](const Parameter& p) { return p.decay; });
   for (Parameter& p : rows_) {
-    if (!p.vector) matrix_elements_ = elements_ + (p.size() + kParamAlignment - 1) / kParamAlignment * kParamAlignment;
     p.offset = elements_;
     elements_ += (p.size() + kParamAlignment - 1) / kParamAlignment * kParamAlignment;
+    if (p.decay) decayed_elements_ = elements_;
   }
 }
 

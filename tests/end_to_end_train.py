@@ -4,6 +4,7 @@ import json
 import shutil
 import unittest
 
+from tensors import assert_same_first_gradients
 from triax_runs import Runs, run
 
 
@@ -12,10 +13,12 @@ class Train(Runs):
         """1, 2 and 4 ranks on the same global batch: losses within 1e-5 over 20 steps, first gradient to rounding."""
         for ranks in (1, 2, 4):
             run("train", self.config(f"dp{ranks}"), ranks=ranks)
+            run("train", self.config(f"first{ranks}", train={"steps": 1}, evaluate={"samples": 0}), ranks=ranks)
         one = self.log("dp1")
         self.assertEqual(len(one), 20)
         self.assertLess(one[-1]["loss"], one[0]["loss"])
         for ranks in (2, 4):
+            assert_same_first_gradients(self, self.checkpoint("first1", 1), self.checkpoint(f"first{ranks}", 1))
             many = self.log(f"dp{ranks}")
             self.assertEqual([e["counted_tokens"] for e in one], [e["counted_tokens"] for e in many])
             self.assertAlmostEqual(many[0]["gradient_norm"] / one[0]["gradient_norm"], 1, delta=2e-6)

@@ -2,7 +2,9 @@
 // its plan.
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
+#include "kernels/host_memory.h"
 #include <doctest/doctest.h>
+#include <optional>
 
 using namespace triax;
 
@@ -233,6 +235,31 @@ TEST_SUITE("kernels_program") {
     CHECK(mentions(run(5), {"leaves its plan", "instruction 2", "issued record"}));           // one less
   }
 
+  TEST_CASE("releases in another order than planned are found, also at the end of a scope") {
+    const auto issue = [](Device& d, const Tensor& w, bool swapped, bool goes_on) {
+      d.begin("step");
+      std::optional<Allocation> a = scratch(d, "a"), b = scratch(d, "b");
+      d.compute().run(fill(*a, 1.0f));
+      (swapped ? b : a).reset();
+      (swapped ? a : b).reset();
+      if (goes_on) d.compute().run(fill(w, 1.0f));
+      d.end();
+    };
+    for (const bool goes_on : {false, true}) {
+      const auto ghost = Device::ghost({});
+      issue(*ghost, ghost->persistent("weights", Purpose::weights, Dtype::f32, {8}), false, goes_on);
+      const Plan plan = ghost->plan();
+      const auto run = [&](bool swapped) {
+        const auto device = Device::open({}, 1);
+        device->follow(plan);
+        const Tensor w = device->persistent("weights", Purpose::weights, Dtype::f32, {8});
+        return refusal([&] { issue(*device, w, swapped, goes_on); });
+      };
+      CHECK(run(false) == "");
+      CHECK(mentions(run(true), {"leaves its plan", "instruction 3", "planned #3 release a", "issued release"}));
+    }
+  }
+
   TEST_CASE("a run takes the plan's arena and nothing else") {
     const auto ghost = Device::ghost({});
     ghost->persistent("weights", Purpose::weights, Dtype::f32, {8});
@@ -254,7 +281,19 @@ TEST_SUITE("kernels_program") {
     const auto ghost = Device::ghost({});
     ghost->persistent("huge", Purpose::weights, Dtype::f32, {int64_t(1) << 44});
     CHECK(mentions(refusal([&] { Device::open({}, 1)->follow(ghost->plan()); }),
-                   {"not enough device memory", "MiB", "triax plan"}));
+                   {"not enough host memory", "67108864 MiB,", "triax plan"}));
+    const auto device = Device::open({}, 1); // all kinds of memory are the host's, which its ranks share
+    const int64_t have = available_host_memory();
+    const auto rank = Device::ghost({});
+    rank->persistent("weights", Purpose::weights, Dtype::u8, {have / 4});
+    rank->persistent("staging", Purpose::inputs, Dtype::u8, {have / 4}, Space::pinned);
+    CHECK(mentions(refusal([&] { device->follow(rank->plan(), 3); }),
+                   {"not enough host memory", "for each of the 3 ranks on this host", "fewer ranks"}));
+    rank->persistent("more", Purpose::inputs, Dtype::u8, {have / 4 * 3}, Space::host);
+    CHECK(mentions(refusal([&] { Device::open({}, 1)->follow(rank->plan()); }), {"not enough host memory"}));
+    const auto small = Device::ghost({});
+    small->persistent("weights", Purpose::weights, Dtype::f32, {8});
+    CHECK_NOTHROW(Device::open({}, 1)->follow(small->plan(), 3));
   }
 
   TEST_CASE("targets are parsed or refused by name") {

@@ -265,13 +265,43 @@ TEST_SUITE("train_config") {
     CHECK(has(error_with({"train.steps=0"}), "--set: train.steps is 0, but must be at least 1"));
     CHECK(has(error_with({"optimizer.beta2=1"}), "optimizer.beta2 is 1.0, but must be at least 0 and below 1"));
     CHECK(has(error_with({"optimizer.lr=0"}), "must be above 0"));
-    CHECK(has(error_with({"optimizer.lr=nan"}), "optimizer.lr"));
-    CHECK(has(error_with({"optimizer.lr=inf"}), "optimizer.lr"));
+    CHECK(has(error_with({"optimizer.lr=nan"}), "optimizer.lr is nan, but must be a finite number, above 0"));
+    CHECK(has(error_with({"optimizer.lr=inf"}), "optimizer.lr is inf, but must be a finite number, above 0"));
+    CHECK(has(error_with({"model.init_std=-inf"}), "model.init_std is -inf, but must be a finite number"));
     CHECK(has(error_with({"optimizer.clip=-1"}), "optimizer.clip is -1.0"));
     CHECK(has(error_with({"mesh.dp=1e7"}), "mesh.dp is 10000000"));
     RunConfig config = with({});
     config.train.steps = -1;
     CHECK(has(error_of([&] { validate(config); }), "train.steps is -1, but must be at least 1"));
+  }
+
+  TEST_CASE("limits hold for the float that is used") {
+    CHECK(has(error_with({"optimizer.eps=1e-50"}),
+              "optimizer.eps is 1e-50 (0 in single precision, in which it is used), but must be above 0"));
+    CHECK(has(error_with({"model.norm_eps=1e-50"}), "model.norm_eps is 1e-50 (0 in single"));
+    CHECK(has(error_with({"optimizer.lr=1e300"}), "but must be a finite number"));
+    CHECK(has(error_with({"optimizer.beta2=0.999999999999"}), "(1 in single precision"));
+    CHECK(has(error_in(R"({"model": "gpt2", "data": {"folder": "d"}, "optimizer": {"weight_decay": 1e39}})"),
+              "but must be a finite number"));
+    CHECK(with({"optimizer.eps=1e-30"}).optimizer.eps == 1e-30);
+  }
+
+  TEST_CASE("a size that is given as 0 is not called missing") {
+    CHECK(has(error_with({"model.layers=0"}), "--set: model.layers is 0, but must be at least 1"));
+    CHECK(has(error_in(R"({"model": {"base": "gpt2", "heads": -1}, "data": {"folder": "d"}})"),
+              "demo.json: model.heads is -1, but must be at least 1"));
+  }
+
+  TEST_CASE("threads are held to the machine only where it will run") {
+    const std::string many = concat("threads=", most_threads() + 1);
+    if (most_threads() < 4096) CHECK(with({many}).threads == most_threads() + 1);
+    if (most_threads() < 4096) CHECK(has(error_with({many}, 1), "four for each core of this machine"));
+    CHECK(with({"threads=1"}, 1).threads == 1);
+  }
+
+  TEST_CASE("an unknown size is answered in whole sentences") {
+    CHECK(has(error_of([] { named_size("gtp2"); }), "\"gtp2\"; did you mean \"gpt2\"? Known are tiny, "));
+    CHECK(has(error_of([] { named_size("entirely-else"); }), "\"entirely-else\"; known are tiny, "));
   }
 
   TEST_CASE("fields that contradict each other are refused with the arithmetic") {

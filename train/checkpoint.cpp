@@ -1,6 +1,6 @@
 #include "train/checkpoint.h"
+#include "data/split_info.h"
 #include "data/tokenizer.h"
-#include "kernels/elementwise.h"
 #include "model/huggingface.h"
 #include "train/json_file.h"
 #include "train/weights.h"
@@ -43,10 +43,30 @@ void write_optimizer(Publication& out, Trainer& t) {
   writer.close();
 }
 
-void drop_old(const std::string& folder, int64_t keep) {
-  if (keep == 0) return;
+/// The newest `keep` by step remain, and always `saved`.
+void drop_old(const std::string& folder, const std::string& saved, int64_t keep) {
   auto steps = step_folders(folder);
-  for (; int64_t(steps.size()) > keep; steps.erase(steps.begin())) fs::remove_all(steps.front().second);
+  if (keep == 0) return;
+  for (auto at = steps.begin(); int64_t(steps.size()) > keep && at != steps.end();) {
+    const bool just_saved = fs::path(at->second).filename() == fs::path(saved).filename();
+    if (!just_saved) fs::remove_all(at->second);
+    at = just_saved ? at + 1 : steps.erase(at);
+  }
+}
+
+/// What the sample numbers count in: with another one of these, `samples` means something else.
+nlohmann::ordered_json data_identity(const RunConfig& c) {
+  return {{"content", split_info(c.data.folder, "train").identity},
+          {"sequence", c.data.sequence},
+          {"seed", c.data.seed},
+          {"shuffle", c.data.shuffle}};
+}
+
+/// Two models of which one's files serve the other: what only training or length of context knows may differ.
+bool same_network(ModelConfig a, const ModelConfig& b) {
+  a.context = b.context;
+  a.init_std = b.init_std;
+  return a == b;
 }
 
 } // namespace
@@ -66,31 +86,48 @@ std::string save_checkpoint(const std::string& folder, Trainer& t, const RunConf
                      "\n");
   write_model(out, t);
   write_optimizer(out, t);
-  const nlohmann::ordered_json run{
-      {"step", state.step}, {"samples", state.samples}, {"dtype", name_of(t.dtype())}, {"config", to_json(config)}};
+  const nlohmann::ordered_json run{{"step", state.step},
+                                   {"samples", state.samples},
+                                   {"dtype", name_of(t.dtype())},
+                                   {"data", data_identity(config)},
+                                   {"config", to_json(config)}};
   out.write_text(kState, run.dump(2) + "\n");
   out.publish();
-  drop_old(folder, config.checkpoint.keep);
+  drop_old(folder, path, config.checkpoint.keep);
   return path;
 }
 
 RunState load_checkpoint(const std::string& checkpoint, Trainer& t, const RunConfig& config) {
+  DEMAND(fs::is_directory(checkpoint), "checkpoint.resume: there is no folder ", checkpoint);
   const std::string state_path = (fs::path(checkpoint) / kState).string();
   DEMAND(fs::exists(state_path), checkpoint, " is no checkpoint of triax: ", kState,
          " is missing; to start from weights alone, set checkpoint.initial instead of checkpoint.resume");
+  const std::string damage = check_published(checkpoint, true);
+  DEMAND(damage.empty(), damage, "; remove that checkpoint to go on from the one before");
   const nlohmann::json run = read_json_file(state_path);
   const nlohmann::json now = to_json(config), then = run.at("config");
   DEMAND(now.at("model") == then.at("model"), checkpoint,
          " holds another model than this run's; give the same model, or another run.folder");
   DEMAND(run.at("dtype") == name_of(t.dtype()), checkpoint, " was trained in ", run.at("dtype").get<std::string>(),
          ", this run in ", name_of(t.dtype()), "; set train.dtype to go on as before");
+  const nlohmann::json identity = data_identity(config);
+  for (const auto& [key, value] : identity.items())
+    DEMAND(run.at("data").at(key) == value, checkpoint, " has consumed ", run.at("samples").get<int64_t>(),
+           " samples of other data: ",
+           key == "content" ? std::string("the shards of data.folder differ")
+                            : concat("data.", key, " was ", run.at("data").at(key).dump(), " and is ", value.dump()),
+           "; go on with the same data, or start another run from its weights with checkpoint.initial");
   restore(SafetensorsFolder(checkpoint), "", t.device(), t.table(), t.weights());
   const SafetensorsFolder optimizer(checkpoint, "optimizer");
   for (const auto& [prefix, buffer] : optimizer_buffers(t)) restore(optimizer, prefix, t.device(), t.table(), buffer);
   return {run.at("step").get<int64_t>(), run.at("samples").get<int64_t>()};
 }
 
-void load_weights(const std::string& folder, Trainer& t) {
+void load_weights(const std::string& folder, Trainer& t, const ModelConfig& model) {
+  const std::string path = (fs::path(folder) / "config.json").string();
+  DEMAND(fs::exists(path), "checkpoint.initial: ", path, " is missing; give a Hugging Face folder");
+  DEMAND(same_network(from_huggingface(read_json_file(path), path).model, model), "checkpoint.initial: ", path,
+         " describes another model than this run's; set \"model\": \"hf:", folder, "\" to take it from there");
   const SafetensorsFolder files(folder);
   for (const std::string& note : files.notes()) std::cerr << note << "\n";
   restore(files, "", t.device(), t.table(), t.weights());

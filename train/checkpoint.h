@@ -15,9 +15,10 @@ struct RunState {
 /// afterwards the newest `keep` remain (0: all). Returns the checkpoint's path.
 std::string save_checkpoint(const std::string& folder, Trainer& trainer, const RunConfig& config, const RunState& state,
                             const std::string& tokenizer_folder);
-/// Weights, master weights, moments and state, to the bit. Throws where the checkpoint's model or batch is another one.
+/// Weights, master weights, moments and state, to the bit. Throws where a file is damaged, or where the model, the
+/// dtype or the data that the samples are counted in are others.
 RunState load_checkpoint(const std::string& checkpoint, Trainer& trainer, const RunConfig& config);
-/// The weights alone, from any Hugging Face folder of this architecture.
-void load_weights(const std::string& folder, Trainer& trainer);
+/// The weights alone, from a Hugging Face folder of the same model.
+void load_weights(const std::string& folder, Trainer& trainer, const ModelConfig& model);
 
 } // namespace triax

@@ -24,7 +24,7 @@ struct Options {
 };
 
 void write_rows(const Options& o, const std::string& name, const Json& rows) {
-  std::filesystem::create_directories(o.output);
+  make_folder("--out", o.output);
   const std::string path = (std::filesystem::path(o.output) / (name + ".json")).string();
   publish_text(path, rows.dump(2) + "\n");
   std::cout << path << "\n";
@@ -36,6 +36,9 @@ void bench_training_command(const Options& o, char** arguments) {
   wait_passively_if_crowded(arguments, threads, local);
   Transport& transport = Transport::join(launch);
   const bool first = transport.rank() == 0;
+  const int64_t ranks = transport.size(), batch = (o.batch + ranks - 1) / ranks * ranks;
+  if (first && batch != o.batch)
+    std::cout << "a batch of " << batch << " instead of " << o.batch << ", so that " << ranks << " ranks share it\n";
   if (first) std::cout << "model  dtype  ranks x threads  tokens/s  GFLOP/s  of matrix rate  MFU     start\n";
   Json rows = Json::array();
   for (const std::string model : {"gpt2", "llama"})
@@ -43,7 +46,7 @@ void bench_training_command(const Options& o, char** arguments) {
       if ((dtype == Dtype::bf16 && !cpu_has_bf16()) || (!o.model.empty() && o.model != model) ||
           (!o.dtype.empty() && o.dtype != name_of(dtype)))
         continue;
-      const TrainingRow r = bench_training(transport, model, dtype, threads, o.batch, o.steps);
+      const TrainingRow r = bench_training(transport, model, dtype, threads, batch, o.steps);
       if (!first) continue;
       std::cout << std::left << std::setw(7) << r.model << std::setw(7) << name_of(r.dtype) << std::setw(17)
                 << concat(r.ranks, " x ", r.threads) << std::right << std::fixed << std::setprecision(0) << std::setw(8)
@@ -99,10 +102,12 @@ void add_bench(CLI::App& app, char** arguments) {
   CLI::App* training = bench->add_subcommand("training", "whole training steps (also under mpirun)");
   training->add_option("--model", o->model, "gpt2 or llama; without it both")->check(CLI::IsMember({"gpt2", "llama"}));
   training->add_option("--dtype", o->dtype, "f32 or bf16; without it both")->check(CLI::IsMember({"f32", "bf16"}));
-  training->add_option("--batch", o->batch, "sequences in a step")->capture_default_str()->check(CLI::PositiveNumber);
+  training->add_option("--batch", o->batch, "sequences in a step")
+      ->capture_default_str()
+      ->check(whole_number(1, 1 << 20));
   training->add_option("--steps", o->steps, "timed steps; the median counts")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, 1'000'000));
   training->callback([o, arguments] { bench_training_command(*o, arguments); });
   bench->add_subcommand("kernels", "row-wise kernels against copy and exp")->callback([o] {
     bench_kernels_command(*o);

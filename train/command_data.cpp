@@ -14,6 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr double kMostHeldOut = 0.999; // something must be left to train on
+
 void add_document_options(CLI::App* command, DocumentOptions& documents) {
   command->add_option("--input", documents.inputs, ".txt or .jsonl files")->required();
   command->add_option("--separator", documents.separator,
@@ -32,6 +34,11 @@ struct TokenizerOptions {
 };
 
 void train_tokenizer(const TokenizerOptions& o) {
+  const fs::path file = fs::path(o.output) / "tokenizer.json";
+  std::error_code error;
+  DEMAND(!fs::exists(o.output, error) || fs::is_directory(o.output, error), "--out: ", o.output,
+         " is a file; name a folder for tokenizer.json");
+  DEMAND(!fs::exists(file, error), "--out: ", file.string(), " exists already; remove it or name another folder");
   DocumentReader reader(o.documents);
   int64_t index = 0;
   const auto next = [&](std::string_view& document) { // held-out documents teach the tokenizer nothing
@@ -40,7 +47,7 @@ void train_tokenizer(const TokenizerOptions& o) {
     return false;
   };
   const Tokenizer tokenizer = train_bpe(next, o.bpe);
-  fs::create_directories(o.output);
+  make_folder("--out", o.output);
   tokenizer.save(o.output);
   std::cout << "tokenizer of " << tokenizer.vocab_size() << " tokens from "
             << with_commas(double(reader.counts().text_bytes)) << " bytes of text: " << o.output << "\n";
@@ -54,12 +61,13 @@ void add_tokenizer(CLI::App* data) {
   CLI::App* command = tokenizer->add_subcommand("train", "learn a byte-level BPE vocabulary");
   add_document_options(command, train->documents);
   command->add_option("--vocab", train->bpe.vocab_size, "tokens, the 256 bytes and end of text included")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(whole_number(257, 1 << 24));
   command
       ->add_option("--held-out", train->held_out,
                    "share of documents to leave out, the same ones that `prepare` holds out")
-      ->check(CLI::Range(0.0, 0.999));
-  command->add_option("--seed", train->seed, "of the split");
+      ->check(real_number(0, kMostHeldOut));
+  command->add_option("--seed", train->seed, "of the split")->check(whole_number(0, INT64_MAX));
   command->add_option("--out", train->output, "folder for tokenizer.json")->required();
   command->callback([train] { train_tokenizer(*train); });
 
@@ -93,12 +101,15 @@ void add_prepare(CLI::App* data) {
   command->add_option("--out", o->prepare.output, "folder to make")->required();
   command->add_option("--held-out", o->prepare.held_out, "share of documents kept for evaluation")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 0.999));
-  command->add_option("--seed", o->prepare.seed, "of the split");
+      ->check(real_number(0, kMostHeldOut));
+  command->add_option("--seed", o->prepare.seed, "of the split")->check(whole_number(0, INT64_MAX));
   command->add_option("--shard-tokens", o->prepare.shard_tokens, "most tokens of one shard")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  command->callback([o] { std::cout << prepare(o->prepare, Tokenizer::load(o->tokenizer)).text() << std::flush; });
+      ->check(whole_number(1, INT64_MAX));
+  command->callback([o] {
+    demand_exists("--tokenizer", o->tokenizer);
+    std::cout << prepare(o->prepare, Tokenizer::load(o->tokenizer)).text() << std::flush;
+  });
 }
 
 } // namespace

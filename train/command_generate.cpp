@@ -19,10 +19,24 @@ struct Options {
   uint64_t seed = 1;
 };
 
-/// A token drawn from the `top_k` likeliest at `temperature`; the likeliest itself at temperature 0.
-int32_t sample(const std::vector<float>& logits, const Options& o, std::mt19937_64& random) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
+/// The ids that the tokenizer has a token for: a model's vocabulary may be padded beyond them.
+std::vector<int32_t> ids_with_tokens(const Tokenizer& tokenizer, int64_t vocabulary) {
+  std::vector<int32_t> ids;
+  for (int32_t id = 0; id < std::min(tokenizer.vocab_size(), vocabulary); ++id)
+    if (!tokenizer.token(id).empty()) ids.push_back(id);
+  return ids;
+}
+
+/// Special tokens stand for no text: the first one drawn ends it.
+bool ends_text(const Tokenizer& tokenizer, int32_t id) {
+  return id == tokenizer.end_of_text() || tokenizer.token_bytes(id) == 0;
+}
+
+/// One of `order` drawn from the `top_k` likeliest at `temperature`; the likeliest itself at temperature 0.
+int32_t sample(const std::vector<float>& logits, std::vector<int32_t> order, const Options& o,
+               std::mt19937_64& random) {
+  for (int32_t id : order)
+    DEMAND(std::isfinite(logits[id]), "the model's logits are not finite: its weights are damaged or have diverged");
   const size_t k = o.top_k > 0 ? std::min(size_t(o.top_k), order.size()) : order.size();
   std::partial_sort(order.begin(), order.begin() + int64_t(k), order.end(),
                     [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
@@ -38,6 +52,7 @@ int32_t sample(const std::vector<float>& logits, const Options& o, std::mt19937_
 
 void run_generate(const Options& o) {
   const std::string folder = model_folder(o.model);
+  if (!o.tokenizer.empty()) demand_exists("--tokenizer", o.tokenizer);
   const Tokenizer tokenizer = Tokenizer::load(o.tokenizer.empty() ? folder : o.tokenizer);
   std::vector<int32_t> ids = tokenizer.encode(o.prompt, true);
   if (ids.empty()) {
@@ -49,11 +64,12 @@ void run_generate(const Options& o) {
   DEMAND(*std::max_element(ids.begin(), ids.end()) < model.model().vocabulary,
          "the tokenizer knows more tokens than the model's vocabulary of ", model.model().vocabulary,
          "; give the model's own with --tokenizer");
+  const std::vector<int32_t> known = ids_with_tokens(tokenizer, model.model().vocabulary);
   std::mt19937_64 random(o.seed);
   std::cout << o.prompt << std::flush;
   for (int64_t n = 0; n < o.tokens; ++n) {
-    ids.push_back(sample(model.next(ids), o, random));
-    if (ids.back() == tokenizer.end_of_text()) break;
+    ids.push_back(sample(model.next(ids), known, o, random));
+    if (ends_text(tokenizer, ids.back())) break;
     std::cout << tokenizer.decode({&ids.back(), 1}) << std::flush;
   }
   std::cout << "\n";
@@ -68,14 +84,14 @@ void add_generate(CLI::App& app) {
   command->add_option("--prompt", o->prompt, "text to go on from");
   command->add_option("--tokens", o->tokens, "most tokens to write")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number(0, 1'000'000'000));
   command->add_option("--temperature", o->temperature, "0: always the likeliest token")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(real_number(0, 1000));
   command->add_option("--top-k", o->top_k, "draw from so many likeliest tokens; 0: from all")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--seed", o->seed, "of the drawing")->capture_default_str();
+      ->check(whole_number(0, INT32_MAX));
+  command->add_option("--seed", o->seed, "of the drawing")->capture_default_str()->check(whole_number(0, INT64_MAX));
   command->add_option("--tokenizer", o->tokenizer, "tokenizer.json or its folder; without it the model's own");
   add_threads(command, o->threads);
   command->callback([o] { run_generate(*o); });

@@ -53,8 +53,9 @@ void add_init(CLI::App& app) {
   command->add_option("--data", o->data, "folder made by `triax data prepare`")->capture_default_str();
   command->add_option("--ranks,--gpus", o->ranks, "ranks that will train")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  command->add_option("--tokens-per-step", o->tokens_per_step, "0: by the model's size");
+      ->check(whole_number(1, 1'000'000));
+  command->add_option("--tokens-per-step", o->tokens_per_step, "0: by the model's size")
+      ->check(whole_number(0, int64_t{1} << 32));
   command->callback([o] { run_init(*o); });
 }
 

@@ -14,10 +14,13 @@ struct Options {
 
 void run_train(const Options& options, char** arguments) {
   const Launch launch = Launch::detect();
-  const RunConfig config = load_config(options.config, options.sets, launch.world);
-  const int local = announced_local_size();
-  wait_passively_if_crowded(arguments, choose_threads(config.threads, local), local);
+  if (launch.world > 0) { // what can be refused is refused before MPI starts
+    const RunConfig config = load_config(options.config, options.sets, launch.world);
+    const int local = announced_local_size();
+    wait_passively_if_crowded(arguments, choose_threads(config.threads, local), local);
+  }
   Transport& transport = Transport::join(launch);
+  const RunConfig config = load_config(options.config, options.sets, transport.size());
   if (transport.rank() == 0)
     for (const std::string& note : config.notes) std::cerr << note << "\n";
   Run run(config, transport, options.target == "auto" ? best_target() : Target::parse(options.target));

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <unistd.h>
 
 namespace triax {
 
@@ -198,7 +199,14 @@ void validate_mesh(const RunConfig& c, int64_t ranks) {
          ranks, ranks == 1 ? " was" : " were", " started: mpirun -n ", c.mesh.dp, ", or leave mesh.dp out");
 }
 
+void validate_threads(const RunConfig& c) {
+  DEMAND(c.threads <= most_threads(), "threads is ", c.threads, ", but must not exceed ", most_threads(),
+         ", four for each core of this machine; leave it out to use the cores that a rank may use");
+}
+
 } // namespace
+
+int64_t most_threads() { return 4 * std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN)); }
 
 RunConfig load_config(const std::string& path, const std::vector<std::string>& sets, int64_t ranks) {
   Source source;
@@ -229,6 +237,7 @@ RunConfig load_config(const std::string& path, const std::vector<std::string>& s
     derivation.rest();
     validate_mesh(config, ranks);
     validate(config);
+    if (ranks > 0) validate_threads(config); // it is this machine that will run
   } catch (const Error& error) {
     fail(path.empty() ? error.what() : path + ": " + error.what());
   }
@@ -241,8 +250,8 @@ RunConfig load_config(const std::string& path, const std::vector<std::string>& s
 
 void validate(const RunConfig& config) {
   RunConfig copy = config;
+  validate(config.model); // first: it tells a size that was not given, which is 0, from one outside its limits
   check_limits(settings(copy));
-  validate(config.model);
   DEMAND(!config.data.folder.empty(), "data.folder is not given: the token shards made by `triax data prepare`");
   DEMAND(!config.run.folder.empty(), "run.folder is \"\", but must name a folder");
   DEMAND(!config.checkpoint.resume.empty(), "checkpoint.resume is \"\", but must be auto, never, or a folder");

@@ -115,6 +115,9 @@ std::vector<Setting> settings(RunConfig& config);
 /// file are relative to the working directory.
 RunConfig load_config(const std::string& path, const std::vector<std::string>& sets, int64_t ranks = 0);
 
+/// Threads of one rank beyond which this machine refuses: four for each of its cores.
+int64_t most_threads();
+
 /// What no run can be: limits of single fields, then fields against each other, with the arithmetic in the sentence.
 void validate(const RunConfig& config);
 

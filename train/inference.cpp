@@ -28,11 +28,17 @@ Dtype stored_dtype(const std::string& folder) {
 } // namespace
 
 std::string model_folder(const std::string& path) {
-  if (fs::exists(fs::path(path) / "config.json")) return path;
+  std::error_code error;
+  DEMAND(fs::is_directory(path, error), "there is no folder ", path,
+         ": name a run's folder, a checkpoint, or a Hugging Face folder");
+  if (fs::exists(fs::path(path) / "config.json", error)) return path;
   const Newest newest = newest_complete((fs::path(path) / "checkpoints").string());
   DEMAND(newest.path, path, " is neither a Hugging Face folder (no config.json) nor a run with a checkpoint");
   return *newest.path;
 }
+
+/// Rows of what a step reads, each [B*T]; to predict, the row of the last token stands first among the labels.
+enum InputRow : int64_t { kTokens, kLabels, kDocumentStart, kInputRows };
 
 /// What lies on the device, and the kinds of step.
 struct Inference::Held {
@@ -43,32 +49,33 @@ struct Inference::Held {
 
   Held(Device& d, const ModelConfig& model, const ParamTable& table, Dtype dtype, int64_t B, int64_t T)
       : device(d), batch(B), sequence(T), weights(d.persistent("weights", Purpose::weights, dtype, {table.elements()})),
-        host_inputs(d.persistent("host inputs", Purpose::inputs, Dtype::i32, {4, B * T}, Space::pinned)),
+        host_inputs(d.persistent("host inputs", Purpose::inputs, Dtype::i32, {kInputRows, B * T}, Space::pinned)),
         host_scalars(d.persistent("host scalars", Purpose::inputs, Dtype::f32, {kStepScalars}, Space::pinned)),
         host_logits(d.persistent("host logits", Purpose::inputs, dtype, {1, model.vocabulary}, Space::pinned)),
-        inputs(d.persistent("inputs", Purpose::inputs, Dtype::i32, {4, B * T})),
+        inputs(d.persistent("inputs", Purpose::inputs, Dtype::i32, {kInputRows, B * T})),
         scalars(d.persistent("scalars", Purpose::inputs, Dtype::f32, {kStepScalars})),
         logits(d.persistent("last logits", Purpose::logits, dtype, {1, model.vocabulary})),
         decoder(d, model, table, T, weights, {}) {
     decoder.initialise();
   }
-  Tensor input(int64_t i) const { return inputs.slice(0, i, 1).view({batch * sequence}); }
+  Tensor input(InputRow i) const { return inputs.slice(0, i, 1).view({batch * sequence}); }
   void evaluate() {
     device.begin("evaluate");
     Stream compute = device.compute();
     compute.run(copy(inputs, host_inputs));
     compute.run(fill(scalars, 0.0f));
-    decoder.evaluate({batch, sequence, input(0), input(1), input(2), {}}, scalars);
+    decoder.evaluate({batch, sequence, input(kTokens), input(kLabels), input(kDocumentStart), {}}, scalars);
     compute.run(copy(host_scalars, scalars));
     device.end();
   }
-  /// The first sequence's next token; the row to predict from stands first among the labels.
+  /// The first sequence's next token.
   void predict() {
     device.begin("predict");
     Stream compute = device.compute();
     compute.run(copy(inputs, host_inputs));
-    const auto first = [&](int64_t i) { return input(i).slice(0, 0, sequence); };
-    decoder.predict({1, sequence, first(0), {}, first(2), {}}, input(1).slice(0, 0, 1), logits);
+    const auto first = [&](InputRow i) { return input(i).slice(0, 0, sequence); };
+    decoder.predict({1, sequence, first(kTokens), {}, first(kDocumentStart), {}}, input(kLabels).slice(0, 0, 1),
+                    logits);
     compute.run(copy(host_logits, logits));
     device.end();
   }
@@ -79,6 +86,8 @@ Inference::Inference(const std::string& folder, const Target& target, int thread
       sequence_(sequence ? sequence : std::min<int64_t>(model_.context, 2048)), dtype_(stored_dtype(folder)) {
   DEMAND(sequence_ <= model_.context, "sequences of ", sequence_, " tokens were asked for, but the model in ", folder,
          " is made for ", model_.context);
+  DEMAND(batch_ <= INT32_MAX / sequence_, "a batch of ", batch_, " sequences of ", sequence_, " tokens is ",
+         batch_ * sequence_, " tokens, more than a step can have; ask for fewer at once");
   const auto ghost = Device::ghost(target, threads);
   {
     Held recorded(*ghost, model_, table_, dtype_, batch_, sequence_);
@@ -86,7 +95,11 @@ Inference::Inference(const std::string& folder, const Target& target, int thread
     recorded.predict();
   }
   device_ = Device::open(target, threads);
-  device_->follow(ghost->plan());
+  try {
+    device_->follow(ghost->plan());
+  } catch (const Error& error) {
+    fail(concat(folder, " with ", batch_, " sequences of ", sequence_, " tokens at once: ", error.what()));
+  }
   held_ = std::make_unique<Held>(*device_, model_, table_, dtype_, batch_, sequence_);
   restore(SafetensorsFolder(folder), "", *device_, table_, held_->weights);
 }
@@ -98,8 +111,8 @@ Inference::Loss Inference::loss(const Batch& b) {
   int32_t* to = held_->host_inputs.data<int32_t>();
   const int64_t rows = batch_ * sequence_;
   std::copy(b.tokens.begin(), b.tokens.end(), to);
-  std::copy(b.labels.begin(), b.labels.end(), to + rows);
-  std::copy(b.document_start.begin(), b.document_start.end(), to + 2 * rows);
+  std::copy(b.labels.begin(), b.labels.end(), to + kLabels * rows);
+  std::copy(b.document_start.begin(), b.document_start.end(), to + kDocumentStart * rows);
   held_->evaluate();
   device_->synchronize();
   const float* scalars = held_->host_scalars.data<float>();
@@ -110,9 +123,9 @@ std::vector<float> Inference::next(const std::vector<int32_t>& ids) {
   ENSURE(!ids.empty(), "nothing to go on from");
   int32_t* to = held_->host_inputs.data<int32_t>();
   const int64_t rows = batch_ * sequence_, count = std::min<int64_t>(int64_t(ids.size()), sequence_);
-  std::fill_n(to, 3 * rows, 0); // what stands behind the last token is never attended to
+  std::fill_n(to, kInputRows * rows, 0); // what stands behind the last token is never attended to
   std::copy(ids.end() - count, ids.end(), to);
-  to[rows] = int32_t(count - 1);
+  to[kLabels * rows] = int32_t(count - 1);
   held_->predict();
   device_->synchronize();
   std::vector<float> logits(size_t(model_.vocabulary));

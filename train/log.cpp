@@ -20,7 +20,8 @@ std::string kept_lines(const std::string& path, int64_t last_step) {
   std::string kept;
   for (std::string line; std::getline(in, line);) {
     const auto event = nlohmann::json::parse(line, nullptr, false);
-    if (!event.is_discarded() && event.value("step", int64_t(0)) <= last_step) kept += line + "\n";
+    const bool known = event.is_object() && event.contains("step") && event["step"].is_number_integer();
+    if (known && event["step"].get<int64_t>() <= last_step) kept += line + "\n";
   }
   return kept;
 }

@@ -2,27 +2,41 @@
 #include "comm/transport.h"
 #include "kernels/check.h"
 #include "train/commands.h"
+#include <filesystem>
 #include <iostream>
+#include <new>
 #include <unistd.h>
 
 namespace {
 
+/// What went wrong: triax's own sentence as it is; of a library's error what a person can act on.
+std::string sentence_of(const std::exception& e) {
+  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&e))
+    return triax::concat("cannot use ", file->path1().string(), ": ", file->code().message(),
+                         "; check that each part of this path is a folder that you may read and write");
+  if (dynamic_cast<const std::bad_alloc*>(&e))
+    return "the memory of this machine is used up; `triax plan` shows what a run needs";
+  if (dynamic_cast<const triax::Error*>(&e)) return e.what();
+  return triax::concat("an error that triax did not foresee: ", e.what(), "; please report it");
+}
+
 /// The one place where an error ends the program: rank, host and sentence; the other ranks are ended too.
 int report(const std::exception& e) {
+  const std::string sentence = sentence_of(e);
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   if (triax::Transport* transport = triax::Transport::current(); transport && transport->size() > 1) {
-    std::cerr << "triax: rank " << transport->rank() << " on " << host << ": " << e.what() << std::endl;
+    std::cerr << "triax: rank " << transport->rank() << " on " << host << ": " << sentence << std::endl;
     transport->abort(1);
   }
-  std::cerr << "triax: " << e.what() << std::endl;
+  std::cerr << "triax: " << sentence << std::endl;
   return 1;
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"triax trains language models on a cluster from one binary."};
+  CLI::App app{"triax trains language models on a cluster from one binary.", "triax"};
   app.require_subcommand(1);
   triax::add_init(app);
   triax::add_plan(app);
@@ -36,7 +50,9 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     triax::Transport::leave();
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return app.exit(e); // help was asked for
+    std::cerr << triax::refusal(app, e) << std::endl;
+    return 2;
   } catch (const std::exception& e) {
     return report(e);
   }

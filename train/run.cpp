@@ -1,4 +1,5 @@
 #include "train/run.h"
+#include "data/split_info.h"
 #include "kernels/matmul.h"
 #include "model/flops.h"
 #include "train/json_file.h"
@@ -48,14 +49,20 @@ Run::Run(const RunConfig& config, Transport& transport, const Target& target)
       target_(target), threads_(choose_threads(config.threads, transport.local_size())),
       data_(Dataset::open(data_options(config, "train"))),
       plan_(make_plan(target_, threads_, transport, mesh_, config)), device_(Device::open(target_, threads_)),
-      trainer_((device_->follow(plan_), *device_), transport, mesh_, config, choose_dtype(config.train.dtype, target_)),
+      trainer_((device_->follow(plan_, transport.local_size()), *device_), transport, mesh_, config,
+               choose_dtype(config.train.dtype, target_)),
       began_(Wall::now()) {
-  try {
+  const int64_t held_out = split_info(config.data.folder, "val").tokens;
+  if (held_out > config.data.sequence)
     held_out_ = Dataset::open(data_options(config, "val"));
-  } catch (const Error& e) { // training goes on without; said at the start, never reported as a loss
-    held_out_problem_ = e.what();
+  else
+    held_out_problem_ =
+        concat(config.data.folder, " holds out ", held_out, " tokens, and a sequence needs ", config.data.sequence + 1);
+  if (fs::exists(fs::path(config.data.folder) / "tokenizer.json")) {
+    tokenizer_ = Tokenizer::load(config.data.folder);
+    DEMAND(data_.tokenizer_hash() == 0 || tokenizer_->hash() == data_.tokenizer_hash(), config.data.folder,
+           ": tokenizer.json is not the one that the shards were made with; put it back, or prepare the data again");
   }
-  if (fs::exists(fs::path(config.data.folder) / "tokenizer.json")) tokenizer_ = Tokenizer::load(config.data.folder);
   agree_on_plan();
 }
 
@@ -81,44 +88,61 @@ void Run::announce() const {
   std::cout << std::flush;
 }
 
-std::optional<std::string> Run::checkpoint_to_resume() const {
-  const std::string& resume = config_.checkpoint.resume;
-  const Newest newest = newest_complete((fs::path(config_.run.folder) / "checkpoints").string());
-  if (resume == "never") {
-    DEMAND(!newest.path, config_.run.folder, " holds checkpoints up to step ", newest.step,
-           ", which a run from the start would mix with "
-           "its own; choose another run.folder, remove that one, or set checkpoint.resume to auto");
-    return std::nullopt;
-  }
-  if (resume != "auto") return resume;
-  if (is_first())
+std::string Run::checkpoint_to_resume() const {
+  std::string path;
+  if (is_first()) { // one rank looks, so that all see the same
+    const std::string& resume = config_.checkpoint.resume;
+    const std::string folder = (fs::path(config_.run.folder) / "checkpoints").string();
+    const Newest newest = newest_complete(folder);
     for (const std::string& note : newest.notes) std::cerr << note << "\n";
-  return newest.path;
+    if (resume == "auto") {
+      path = newest.path.value_or("");
+    } else {
+      const bool newest_itself = newest.path && fs::exists(resume) && fs::equivalent(*newest.path, resume);
+      DEMAND(!newest.path || newest_itself, config_.run.folder, " holds checkpoints up to step ", newest.step,
+             ", which this run would mix with its own; choose another run.folder, remove that one, or set "
+             "checkpoint.resume to auto");
+      if (resume != "never") path = resume;
+    }
+  }
+  transport_.broadcast(path, 0);
+  return path;
+}
+
+void Run::load_weights_and_state() {
+  const std::string checkpoint = checkpoint_to_resume(), &initial = config_.checkpoint.initial;
+  std::string origin = "random, from train.seed";
+  if (!checkpoint.empty()) {
+    state_ = load_checkpoint(checkpoint, trainer_, config_);
+    origin = concat(checkpoint, ", at step ", state_.step);
+  } else {
+    trainer_.initialise();
+    if (!initial.empty()) load_weights(initial, trainer_, config_.model);
+    if (!initial.empty()) origin = initial;
+  }
+  if (is_first()) std::cout << "start  weights: " << origin << "\n";
 }
 
 void Run::start() {
+  if (is_first()) announce();
+  load_weights_and_state();
   if (is_first()) {
     lock_ = std::make_unique<FolderLock>(config_.run.folder);
     if (const auto folder = fs::path(config_.run.folder) / "checkpoints"; fs::exists(folder))
       clean_leftovers(folder.string());
-    announce();
-  }
-  transport_.barrier();
-  if (const auto checkpoint = checkpoint_to_resume()) {
-    state_ = load_checkpoint(*checkpoint, trainer_, config_);
-    if (is_first()) std::cout << "resumed " << *checkpoint << " at step " << state_.step << "\n";
-  } else {
-    trainer_.initialise();
-    if (!config_.checkpoint.initial.empty()) load_weights(config_.checkpoint.initial, trainer_);
-  }
-  if (is_first()) {
     log_ = std::make_unique<RunLog>(config_.run.folder, state_.step);
-    publish_text((fs::path(config_.run.folder) / "run.json").string(), to_json(config_).dump(2) + "\n");
+    if (!finished())
+      publish_text((fs::path(config_.run.folder) / "run.json").string(), to_json(config_).dump(2) + "\n");
   }
-  transport_.barrier();
-  if (target_ == Target{}) matrix_rate_ = transport_.sum(measure_matrix_rate(trainer_.dtype(), threads_));
+  measure_machine();
   prefetcher_ = std::make_unique<Prefetcher>(data_);
   ask_for_batches();
+}
+
+void Run::measure_machine() {
+  if (target_ != Target{}) return;
+  transport_.barrier();
+  matrix_rate_ = std::max(matrix_rate_, transport_.sum(measure_matrix_rate(trainer_.dtype(), threads_)));
 }
 
 void Run::ask_for_batches() {
@@ -167,54 +191,55 @@ double Run::mean_loss() const {
   return scalars_[kTokenCount] > 0 ? double(scalars_[kLossSum]) / double(scalars_[kTokenCount]) : 0.0;
 }
 
-Json Run::speed() const {
-  const double tokens = double(config_.train.global_batch * config_.data.sequence) / mean_step_seconds();
-  Json json{{"tokens_per_s", tokens}};
-  json["mfu"] = matrix_rate_ > 0
-                    ? Json(tokens * training_flops_per_token(config_.model, config_.data.sequence) / matrix_rate_)
-                    : Json(nullptr);
-  return json;
+Json Run::speed(double seconds) const {
+  const double tokens = double(config_.train.global_batch * config_.data.sequence) / seconds;
+  const double flops = tokens * training_flops_per_token(config_.model, config_.data.sequence);
+  return {{"tokens_per_s", tokens}, {"mfu", matrix_rate_ > 0 ? Json(flops / matrix_rate_) : Json(nullptr)}};
 }
 
 void Run::log_step() {
   step_seconds_ = seconds_since(step_began_);
   if (steps_here_++ > 0) training_seconds_ += step_seconds_; // the first one warms caches and libraries up
-  if (!is_first()) return;
-  const Json rate = speed();
-  if (due(config_.run.log_every) || finished()) {
-    Json event{{"event", "step"},
-               {"step", state_.step},
-               {"samples", state_.samples},
-               {"loss", mean_loss()},
-               {"learning_rate", trainer_.state().learning_rate},
-               {"gradient_norm", std::sqrt(scalars_[kGradientNorm2])},
-               {"counted_tokens", scalars_[kTokenCount]},
-               {"step_s", step_seconds_}};
-    event.update(rate);
-    log_->write(event);
+  const double loss = mean_loss();
+  if (is_first()) {
+    if (due(config_.run.log_every) || finished() || !std::isfinite(loss)) {
+      Json event{{"event", "step"},
+                 {"step", state_.step},
+                 {"samples", state_.samples},
+                 {"loss", loss},
+                 {"learning_rate", trainer_.state().learning_rate},
+                 {"gradient_norm", std::sqrt(scalars_[kGradientNorm2])},
+                 {"counted_tokens", scalars_[kTokenCount]},
+                 {"step_s", step_seconds_}};
+      event.update(speed(step_seconds_));
+      log_->write(event);
+    }
+    log_->progress(progress_line(), finished());
   }
-  const double left = double(config_.train.steps - state_.step) * mean_step_seconds();
-  log_->progress(concat("step ", state_.step, "/", config_.train.steps, "  loss ", number(mean_loss(), 4), "  ",
-                        with_commas(rate["tokens_per_s"].get<double>()), " tokens/s",
-                        rate["mfu"].is_null()
-                            ? std::string()
-                            : concat("  ", number(100 * rate["mfu"].get<double>(), 1), "% of the matrix peak"),
-                        "  ", duration(left), " left"),
-                 finished());
+  DEMAND(std::isfinite(loss), "the loss of step ", state_.step, " is ", loss,
+         "; nothing of it was saved. The last checkpoint in ", config_.run.folder,
+         " is whole: lower optimizer.lr or optimizer.clip and go on from it");
+}
+
+std::string Run::progress_line() const {
+  const Json rate = speed(mean_step_seconds());
+  const std::string share =
+      rate["mfu"].is_null() ? "" : concat("  ", number(100 * rate["mfu"].get<double>(), 1), "% of the matrix peak");
+  return concat("step ", state_.step, "/", config_.train.steps, "  loss ", number(mean_loss(), 4), "  ",
+                with_commas(rate["tokens_per_s"].get<double>()), " tokens/s", share, "  ",
+                duration(double(config_.train.steps - state_.step) * mean_step_seconds()), " left");
 }
 
 bool Run::evaluation_due() const { return held_out_ && (due(config_.evaluate.every) || finished()); }
 
 void Run::evaluate() {
+  measure_machine(); // another sample: the best one counts, since the machine may be shared
   const int64_t B = config_.train.micro_batch, ranks = mesh_.size(Axis::dp);
   const int64_t all = held_out_->samples_per_epoch();
   const int64_t samples = config_.evaluate.samples > 0 ? std::min(all, config_.evaluate.samples) : all;
   double nats = 0, tokens = 0, bytes = 0;
   for (int64_t first = mesh_.coordinate(Axis::dp) * B; first < samples; first += ranks * B) {
-    Batch batch = held_out_->batch(first, B);
-    const int64_t beyond =
-        std::max<int64_t>(first + B - samples, 0); // the last batch wraps into the next epoch: not counted
-    std::fill(batch.labels.end() - beyond * config_.data.sequence, batch.labels.end(), -1);
+    const Batch batch = held_out_->batch_once(first, B, samples);
     fill(0, batch);
     trainer_.evaluate();
     nats += double(trainer_.scalars()[kLossSum]);
@@ -250,7 +275,7 @@ void Run::finish() {
   if (!is_first()) return;
   if (steps_here_ == 0)
     return log_->say(
-        concat("nothing to do: ", config_.run.folder, " is at step ", state_.step, " of ", config_.train.steps));
+        concat("nothing to do: the run is at step ", state_.step, ", and train.steps is ", config_.train.steps));
   Json summary{{"steps", state_.step},
                {"parameters", trainer_.table().count()},
                {"loss", mean_loss()},
@@ -258,7 +283,7 @@ void Run::finish() {
                {"dtype", name_of(trainer_.dtype())},
                {"ranks", transport_.size()},
                {"threads", threads_}};
-  summary.update(speed());
+  summary.update(speed(mean_step_seconds()));
   if (held_out_) summary["held_out_loss"] = held_out_loss_;
   if (held_out_ && bits_per_byte_ > 0) summary["bits_per_byte"] = bits_per_byte_;
   summary["matrix_rate"] = matrix_rate_;

@@ -33,12 +33,15 @@ private:
   bool is_first() const { return transport_.rank() == 0; }
   void agree_on_plan() const;
   void announce() const;
-  std::optional<std::string> checkpoint_to_resume() const;
+  std::string checkpoint_to_resume() const; ///< empty: none
+  void load_weights_and_state();
+  void measure_machine(); ///< the matrix rate of all ranks; the best so far counts
   void ask_for_batches();
   void fill(int64_t micro_batch, const Batch& batch);
   double mean_loss() const;
   double mean_step_seconds() const;
-  nlohmann::ordered_json speed() const;
+  nlohmann::ordered_json speed(double step_seconds) const;
+  std::string progress_line() const;
 
   const RunConfig config_;
   Transport& transport_;

@@ -42,16 +42,22 @@ bool whole(double value, int64_t* out) {
               ")"));
 }
 
-void check_limits(const Setting& setting, const std::string& place) {
-  double value = 0;
-  if (const auto* member = std::get_if<int64_t*>(&setting.member)) value = double(**member);
-  if (const auto* member = std::get_if<double*>(&setting.member)) value = **member;
-  if (!std::holds_alternative<int64_t*>(setting.member) && !std::holds_alternative<double*>(setting.member)) return;
-  const Limits& l = setting.limits;
+bool within(const Limits& l, double value) {
   const bool low = l.open_low ? value > l.low : value >= l.low;
   const bool high = l.open_high ? value < l.high : value <= l.high;
-  DEMAND(std::isfinite(value) && low && high, place, setting.key, " is ", value_text(setting), ", but must be ",
-         limits_text(l).empty() ? "finite" : limits_text(l), " (", setting.sentence, ")");
+  return std::isfinite(value) && low && high;
+}
+
+void check_limits(const Setting& setting, const std::string& place) {
+  double value = 0, used = 0;
+  if (const auto* member = std::get_if<int64_t*>(&setting.member)) value = used = double(**member);
+  if (const auto* member = std::get_if<double*>(&setting.member)) value = **member, used = double(float(value));
+  if (!std::holds_alternative<int64_t*>(setting.member) && !std::holds_alternative<double*>(setting.member)) return;
+  const Limits& l = setting.limits;
+  const std::string wanted = std::isfinite(value) && std::isfinite(used) ? "" : "a finite number";
+  DEMAND(within(l, value) && within(l, used), place, setting.key, " is ", value_text(setting),
+         within(l, value) ? concat(" (", used, " in single precision, in which it is used)") : "", ", but must be ",
+         wanted, wanted.empty() || limits_text(l).empty() ? "" : ", ", limits_text(l), " (", setting.sentence, ")");
 }
 
 /// Each stores a value of the member's type, or answers false.
@@ -209,12 +215,13 @@ nlohmann::ordered_json settings_json(const std::vector<Setting>& settings) {
 }
 
 std::string value_text(const Setting& setting) {
-  return std::visit(Overloaded{[](int64_t* member) { return std::to_string(*member); },
-                               [](double* member) { return json(*member).dump(); },
-                               [](bool* member) { return std::string(*member ? "true" : "false"); },
-                               [](std::string* member) { return *member; },
-                               [](const Choice& choice) { return std::string(choice.names[size_t(choice.get())]); }},
-                    setting.member);
+  return std::visit(
+      Overloaded{[](int64_t* member) { return std::to_string(*member); },
+                 [](double* member) { return std::isfinite(*member) ? json(*member).dump() : concat(*member); },
+                 [](bool* member) { return std::string(*member ? "true" : "false"); },
+                 [](std::string* member) { return *member; },
+                 [](const Choice& choice) { return std::string(choice.names[size_t(choice.get())]); }},
+      setting.member);
 }
 
 std::string type_text(const Setting& setting) {

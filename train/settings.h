@@ -12,7 +12,8 @@
 
 namespace triax {
 
-/// Closed limits of a number; `open_low` excludes `low` itself, `open_high` excludes `high`.
+/// Closed limits of a number; `open_low` excludes `low` itself, `open_high` excludes `high`. A double is used as a
+/// float, so its limits hold for both: 1e-50 is not above 0, 1e300 not finite, 1 - 1e-12 not below 1.
 struct Limits {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();

@@ -37,7 +37,7 @@ Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const R
       inputs_(device.persistent("inputs", Purpose::inputs, Dtype::i32, {accumulation_, kInputs, rows_})),
       scalars_(device.persistent("scalars", Purpose::inputs, Dtype::f32, {kStepScalars})),
       decoder_(device, config.model, table_, config.data.sequence, weights_, gradients_),
-      reducer_(device, data_axis_, gradients_, table_.matrix_elements(), config.comm.bucket_mb << 20) {
+      reducer_(device, data_axis_, gradients_, table_.decayed_elements(), config.comm.bucket_mb << 20) {
   decoder_.initialise();
 }
 
@@ -81,8 +81,8 @@ void Trainer::train() {
   reducer_.finish(scalars_.slice(0, kLossSum, 2)); // and kTokenCount
   compute.run(squared_norm(scalars_, gradients_));
   compute.run(finish_gradients(scalars_, capacity, float(config_.optimizer.clip)));
-  update(0, table_.matrix_elements(), config_.optimizer.weight_decay);
-  update(table_.matrix_elements(), table_.elements(), 0.0);
+  update(0, table_.decayed_elements(), config_.optimizer.weight_decay);
+  update(table_.decayed_elements(), table_.elements(), 0.0);
   compute.run(copy(host_scalars_, scalars_));
   device_.end();
 }
