@@ -143,6 +143,23 @@ TEST_SUITE("data_dataset") {
     CHECK(open({path}, 16, false).window_start(samples + 3) == 48);
   }
 
+  TEST_CASE("batches of a sum count each sample once, whatever their size") {
+    TemporaryFolder folder;
+    const Dataset data = open({shard(folder, "a", {100, 3, 900, 37})}, 16, false);
+    const int64_t samples = data.samples_per_epoch();
+    for (int64_t count : {int64_t{1}, int64_t{7}, samples, samples + 3}) {
+      int64_t counted = 0, labels = 0;
+      for (int64_t first = 0; first < samples + count; first += count) { // one batch beyond the last sample, too
+        const Batch batch = data.batch_once(first, count, samples);
+        counted += batch.counted;
+        labels += std::count_if(batch.labels.begin(), batch.labels.end(), [](int32_t label) { return label >= 0; });
+      }
+      CHECK(counted == data.tokens() - 1);
+      CHECK(labels == data.tokens() - 1);
+    }
+    CHECK(same(data.batch_once(2, 4, 6), data.batch(2, 4)));
+  }
+
   TEST_CASE("document starts") {
     TemporaryFolder folder;
     const Dataset data = open({shard(folder, "a", {3, 1, 6}), shard(folder, "b", {2, 5}, 10)}, 8, false);

@@ -68,7 +68,7 @@ class BadInput(Runs):
     def test_numbers_of_the_command_line(self):
         evaluate, generate = ["eval", "m", "--data", "d"], ["generate", "m"]
         teach = ["data", "tokenizer", "train", "--input", "x", "--out", "y"]
-        for command, option, value in ((evaluate, "--batch", 0), (evaluate, "--sequence", -1), (evaluate, "--sequence", 1.5), (evaluate, "--threads", 4096),
+        for command, option, value in ((evaluate, "--batch", 0), (evaluate, "--sequence", -1), (evaluate, "--sequence", 1.5), (evaluate, "--threads", 1000000),
                                        (generate, "--tokens", -1), (generate, "--top-k", -1), (generate, "--temperature", "nan"),
                                        (generate, "--temperature", -0.1), (generate, "--seed", -1), (generate, "--seed", "1x"),
                                        (["init", "tiny"], "--tokens-per-step", -5), (["init", "tiny"], "--ranks", 0),

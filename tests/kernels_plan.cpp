@@ -191,4 +191,20 @@ TEST_SUITE("kernels_plan") {
     CHECK(plan.peak(Space::device).total == plan.bytes[int(Space::device)]);
   }
 
+  TEST_CASE("micro-batches of the same sizes but other lifetimes are not taken for alike") {
+    const auto device = Device::ghost({});
+    device->begin("step");
+    for (const std::string uses : {"0120", "01210", "00210"}) { // buffers, in the order of their uses
+      std::vector<Allocation> buffers;
+      for (int i = 0; i < 3; ++i) buffers.push_back(device->allocate("buffer", Purpose::activations, Dtype::f32, {64}));
+      for (const char which : uses) device->compute().run(touch(buffers[size_t(which - '0')]));
+    }
+    device->end();
+    const Plan plan = device->plan();
+    const std::vector<Buffer>& b = plan.programs[0].buffers;
+    CHECK(b[1].offset == b[2].offset);
+    CHECK(b[4].offset != b[5].offset);
+    CHECK(b[7].offset == b[8].offset);
+  }
+
 } // TEST_SUITE

@@ -210,7 +210,7 @@ TEST_SUITE("train_config") {
     CHECK(has(error_in("\n \n"), "demo.json: is empty"));
     CHECK(has(error_in(R"({"train": {"steps": 1, "steps": 2}})"), "the key \"steps\" is given twice"));
     CHECK(has(error_in(std::string(200, '[')), "nested deeper than 100"));
-    CHECK(has(error_in(R"({"train": {"steps": 1e999}})"), "demo.json"));
+    CHECK(has(error_in(R"({"train": {"steps": 1e999}})"), "demo.json: number overflow"));
     CHECK(has(error_in("[1]"), "demo.json: holds array, but must be an object"));
     CHECK(has(error_of([] { load_config("/nowhere/x.json", {}); }), "cannot read /nowhere/x.json: No such file"));
     const TemporaryFolder folder;

@@ -47,7 +47,8 @@ json parse_json(std::string_view text, const std::string& place, Comments commen
   } catch (const json::parse_error& error) {
     fail(concat(place, ":", line_and_column(text, error.byte), ": ", reason(error)));
   } catch (const json::exception& error) { // a number out of range, say
-    fail(concat(place, ": ", error.what()));
+    const std::string what = error.what(); // "[json.exception.NAME.NUMBER] REASON"
+    fail(concat(place, ": ", what.substr(std::min(what.size(), what.find("] ") + 2))));
   }
 }
 
