@@ -29,11 +29,11 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 /// A member of an object in `dataset.json`; `key` is its whole path, for the sentence.
-const json& member(const json& object, const std::string& name, json::value_t type, const std::string& file,
-                   const std::string& key) {
-  const bool there = object.is_object() && object.contains(name);
+const json& member(const json& object, std::string_view name, json::value_t type, std::string_view file,
+                   std::string_view key) {
+  const bool there = object.is_object() && object.contains(std::string(name));
   DEMAND(there, file, " is damaged: it has no ", key, "; prepare the data again");
-  const json& value = object.at(name);
+  const json& value = object.at(std::string(name));
   const bool right = type == json::value_t::number_integer ? value.is_number_integer() : value.type() == type;
   DEMAND(right, file, " is damaged: ", key, " is of type ", value.type_name(), ", but must be of type ",
          json(type).type_name(), "; prepare the data again");

@@ -21,7 +21,7 @@ Description describe_backward(const Target&, const Op& op) {
   Description d{.flops = double(dy.size()) * (op.has(1) ? 2.0 : 1.0),
                 .bytes = operand_bytes(op) - 2.0 * double(dtable.bytes()) + 2.0 * touched_bytes(dtable, dy.dim[0]),
                 .kernels = {"embedding_backward"}};
-  if (op.has(1)) d.kernels.emplace_back("position_backward");
+  if (op.has(1)) d.kernels = {"embedding_backward", "position_backward"};
   return d;
 }
 

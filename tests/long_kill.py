@@ -70,6 +70,9 @@ class Kill(Runs):
             delay = rng.uniform(start_up / 3, latest) if kills < KILLS else 200
             ended = self.ends(killed, ranks, delay, rng)
             kills += not ended
+            if kills == KILLS // 2 and not ended:  # as if killed within a write of run.json, which chance seldom hits
+                (self.folder / killed).mkdir(exist_ok=True)
+                (self.folder / killed / "run.json.tmp-1").write_text("{")
             steps = sorted((self.folder / killed / "checkpoints").glob("step_*"))
             reached.append(steps[-1].name if steps else "nothing")
             if ended:

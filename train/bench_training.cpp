@@ -73,6 +73,8 @@ TrainingRow bench_training(Transport& transport, const std::string& model, Dtype
                   threads, batch, config.data.sequence,
                   0,       0,     training_flops_per_token(config.model, config.data.sequence),
                   0,       0,     0};
+  transport.barrier();
+  row.start_seconds = seconds_since(began);
   std::vector<double> seconds, rates;
   for (int step = 0; step <= steps; ++step) {
     transport.barrier();
@@ -81,10 +83,7 @@ TrainingRow bench_training(Transport& transport, const std::string& model, Dtype
     trainer.train();
     trainer.scalars();
     transport.barrier();
-    if (step == 0) {
-      row.start_seconds = seconds_since(began);
-      continue; // warms caches and libraries up
-    }
+    if (step == 0) continue; // warms caches and libraries up
     seconds.push_back(seconds_since(from));
     rates.push_back(transport.sum(measure_matrix_rate(dtype, threads)));
   }

@@ -16,7 +16,7 @@ struct TrainingRow {
   double flops_per_token;
   double matrix_rate;   ///< FLOP/s of all ranks together, median, measured between the steps
   double mfu;           ///< model flops over that rate
-  double start_seconds; ///< from nothing to the end of the first step
+  double start_seconds; ///< from nothing to the beginning of the first step: plan, arena, weights
 };
 
 /// `model`: "llama" or "gpt2", 512 wide, 8 layers, T = 512, vocabulary 50,304. Collective over all ranks.

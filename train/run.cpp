@@ -128,8 +128,8 @@ void Run::start() {
   load_weights_and_state();
   if (is_first()) {
     lock_ = std::make_unique<FolderLock>(config_.run.folder);
-    if (const auto folder = fs::path(config_.run.folder) / "checkpoints"; fs::exists(folder))
-      clean_leftovers(folder.string());
+    for (const fs::path& folder : {fs::path(config_.run.folder), fs::path(config_.run.folder) / "checkpoints"})
+      if (fs::exists(folder)) clean_leftovers(folder.string());
     log_ = std::make_unique<RunLog>(config_.run.folder, state_.step);
     if (!finished())
       publish_text((fs::path(config_.run.folder) / "run.json").string(), to_json(config_).dump(2) + "\n");
