@@ -5,6 +5,9 @@ JOBS ?= $(shell nproc)
 CUDA_ARCHS ?=
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc))
 cuda_archs = $(if $(CUDA_ARCHS),'-DTRIAX_CUDA_ARCHS=$(CUDA_ARCHS)',-UTRIAX_CUDA_ARCHS)
+# Set in the environment by .ci/run: warnings of the test build are errors.
+TRIAX_WERROR ?= OFF
+test_build := -DTRIAX_SANITIZE=ON -DTRIAX_WERROR=$(TRIAX_WERROR) -DCMAKE_BUILD_TYPE=Release
 GENERATOR := $(if $(shell command -v ninja 2>/dev/null),-G Ninja)
 # $(call build,FOLDER,OPTIONS,TARGETS): configures and builds; a folder keeps the generator that it was made with.
 build = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,$(GENERATOR)) $(2) >/dev/null \
@@ -32,7 +35,7 @@ demo: ## installs what is missing, builds, and learns the King James text in min
 setup-test:
 	@scripts/setup build demo test
 	@$(call build,build/cpu,,triax)
-	@$(call build,build/test,-DTRIAX_SANITIZE=ON -DCMAKE_BUILD_TYPE=Release,triax tests)
+	@$(call build,build/test,$(test_build),triax tests)
 
 test: setup-test ## installs what is missing, builds, and passes the tests of minutes
 	@scripts/run_tests short $(JOBS) $(SLICE)
@@ -43,11 +46,12 @@ test-all: setup-test ## the same and the long ones
 bench: triax ## every measurement: a table, and JSON under runs/bench
 	@scripts/bench
 
-check: ## make check K=rmsnorm: the tests of one kernel
+check: ## make check K=rmsnorm: one kernel, checked on the host and emulated; its registers, spills, accesses
 	$(if $(K),,@echo "make check K=KERNEL, for instance K=rmsnorm" >&2; exit 2)
 	@scripts/setup --check build test
-	@$(call build,build/test,-DTRIAX_SANITIZE=ON -DCMAKE_BUILD_TYPE=Release,test_kernels)
+	@$(call build,build/test,$(test_build),test_kernels)
 	@scripts/run_tests kernel '$(K)'
+	@scripts/kernel_facts '$(K)'
 
 format: ## clang-format over the tree
 	@$(sources) | xargs clang-format -i

@@ -36,7 +36,7 @@ Shard Shard::open_llmc(MappedFile file) {
   shard.header_.width = width;
   shard.header_.tokens = tokens;
   shard.header_.documents = tokens > 0 ? 1 : 0;
-  shard.own_offsets_ = {0};
+  shard.own_offsets_.push_back(0);
   if (tokens > 0) shard.own_offsets_.push_back(static_cast<uint64_t>(tokens));
   shard.offsets_ = shard.own_offsets_.data();
   shard.file_ = std::move(file);

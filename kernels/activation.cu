@@ -6,55 +6,59 @@
 namespace triax {
 inline namespace SIMT_NS {
 
-constexpr int kWide = kIsHost ? 1 : 8;
-
 constexpr float kLog2E = 1.44269504f;
 
 /// 1 / (1 + exp(-x)) for x = y / log2(e). Of NaN it is any number: each caller multiplies by x.
-SIMT_DEV float sigmoid2(float y) { return 1.0f / (1.0f + exp2_bounded(-y)); }
-SIMT_DEV float sigmoid(float x) { return sigmoid2(x * kLog2E); }
+template <class T> SIMT_DEV float sigmoid2(float y) { return 1.0f / (1.0f + exp2_bounded<T>(-y)); }
+template <class T> SIMT_DEV float sigmoid(float x) { return sigmoid2<T>(x * kLog2E); }
 
 template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
     swiglu_forward_kernel(T* __restrict__ y, const T* __restrict__ x, int64_t F) {
   const int64_t row = blockIdx.x;
   const T *gate = x + row * 2 * F, *up = gate + F;
   T* out = y + row * F;
-  each<Block, V>(0, F, [=](auto width, int64_t i) {
-    constexpr int W = decltype(width)::value;
-    float g[W], u[W];
-    load<W>(g, gate + i);
-    load<W>(u, up + i);
-    for (int k = 0; k < W; ++k) g[k] *= sigmoid(g[k]) * u[k];
-    store<W>(out + i, g);
-  });
+  each<Block, V>(
+      0, F,
+      [=](auto width, int64_t i) {
+        constexpr int W = decltype(width)::value;
+        float g[W], u[W];
+        load<W>(g, gate + i);
+        load<W>(u, up + i);
+        for (int k = 0; k < W; ++k) g[k] *= sigmoid<T>(g[k]) * u[k];
+        store<W>(out + i, g);
+      },
+      Row<T>{gate, 2 * F}, Row<T>{up, 2 * F});
 }
 
-template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
+template <int Block, int V, class T> __global__ void __launch_bounds__(Block, 4)
     swiglu_backward_kernel(T* __restrict__ dx, const T* __restrict__ dy, const T* __restrict__ x, int64_t F) {
   const int64_t row = blockIdx.x;
   const T *gate = x + row * 2 * F, *up = gate + F, *d = dy + row * F;
   T *dgate = dx + row * 2 * F, *dup = dgate + F;
-  each<Block, V>(0, F, [=](auto width, int64_t i) {
-    constexpr int W = decltype(width)::value;
-    float g[W], u[W], dv[W];
-    load<W>(g, gate + i);
-    load<W>(u, up + i);
-    load<W>(dv, d + i);
-    for (int k = 0; k < W; ++k) {
-      const float s = sigmoid(g[k]), silu = g[k] * s;
-      g[k] = dv[k] * u[k] * (s + silu * (1.0f - s));
-      u[k] = dv[k] * silu;
-    }
-    store<W>(dgate + i, g);
-    store<W>(dup + i, u);
-  });
+  each<Block, V>(
+      0, F,
+      [=](auto width, int64_t i) {
+        constexpr int W = decltype(width)::value;
+        float g[W], u[W], dv[W];
+        load<W>(g, gate + i);
+        load<W>(u, up + i);
+        load<W>(dv, d + i);
+        for (int k = 0; k < W; ++k) {
+          const float s = sigmoid<T>(g[k]), silu = g[k] * s;
+          g[k] = dv[k] * u[k] * (s + silu * (1.0f - s));
+          u[k] = dv[k] * silu;
+        }
+        store<W>(dgate + i, g);
+        store<W>(dup + i, u);
+      },
+      Row<T>{gate, 2 * F}, Row<T>{up, 2 * F}, Row<T>{d, F});
 }
 
 constexpr float kGelu1 = 1.5957691216f, kGelu3 = 0.0713548163f; // 2 sqrt(2 / pi), and times 0.044715
 
 /// (1 + tanh u) / 2 = sigmoid(2u)
-struct GeluTanh {
-  static SIMT_DEV float half(float x, float x2) { return sigmoid2(x * (kGelu1 * kLog2E + kGelu3 * kLog2E * x2)); }
+template <class T> struct GeluTanh {
+  static SIMT_DEV float half(float x, float x2) { return sigmoid2<T>(x * (kGelu1 * kLog2E + kGelu3 * kLog2E * x2)); }
   static SIMT_DEV float value(float x) { return x * half(x, x * x); }
   static SIMT_DEV float slope(float x) {
     const uint32_t u = bits_of(x * x), most = 0x42c80000u; // 100: beyond |x| = 10 the slope is 0 or 1
@@ -64,11 +68,19 @@ struct GeluTanh {
 };
 
 /// With the normal distribution's tail Q(|x|) = exp(-x^2 / 2) t p(t), t = 1 / (1 + 0.3 |x|): p is the polynomial of
-/// least relative error, 1.2e-7, for |x| <= 13.
-struct GeluErf {
-  static SIMT_DEV float density(float x) { return exp2_bounded(-0.5f * kLog2E * x * x); }
+/// least relative error for |x| <= 13: 1.2e-7, and for bf16 7e-6.
+template <class T> struct GeluErf {
+  static SIMT_DEV float density(float x) { return exp2_bounded<T>(-0.5f * kLog2E * x * x); }
   static SIMT_DEV float tail(float x) {
     const float t = 1.0f / (1.0f + 0.3f * fabsf(x));
+    if constexpr (sizeof(T) == 2) {
+      float p = -0.07792990655f;
+      p = p * t + 0.21854525805f;
+      p = p * t - 0.01982231252f;
+      p = p * t + 0.14575131238f;
+      p = p * t + 0.11334755272f;
+      return t * (p * t + 0.12011153251f);
+    }
     float p = 0.03608881969f;
     p = p * t - 0.15893366014f;
     p = p * t + 0.20934628608f;
@@ -117,11 +129,11 @@ static void launch_swiglu_forward(const Op& op, const LaunchContext& context) {
   if (rows == 0 || F == 0) return;
   with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);
-    constexpr int B = kBlock<256>;
+    constexpr int B = kBlock<256>, W = EachWidth<T>::value;
     T *y = op[0].data<T>(), *x = op[1].data<T>();
     launch(context, dim3(unsigned(rows)), dim3(B), 0,
-           F % kWide == 0 && wide(y, x) ? &swiglu_forward_kernel<B, kWide, T> : &swiglu_forward_kernel<B, 1, T>, y, x,
-           F);
+           kIsHost || (F % W == 0 && wide(y, x)) ? &swiglu_forward_kernel<B, W, T> : &swiglu_forward_kernel<B, 1, T>, y,
+           x, F);
   });
 }
 
@@ -130,10 +142,11 @@ static void launch_swiglu_backward(const Op& op, const LaunchContext& context) {
   if (rows == 0 || F == 0) return;
   with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);
-    constexpr int B = kBlock<256>;
+    constexpr int B = kBlock<256>, W = EachWidth<T>::value;
     T *dx = op[0].data<T>(), *dy = op[1].data<T>(), *x = op[2].data<T>();
     launch(context, dim3(unsigned(rows)), dim3(B), 0,
-           F % kWide == 0 && wide(dx, dy, x) ? &swiglu_backward_kernel<B, kWide, T> : &swiglu_backward_kernel<B, 1, T>,
+           kIsHost || (F % W == 0 && wide(dx, dy, x)) ? &swiglu_backward_kernel<B, W, T>
+                                                      : &swiglu_backward_kernel<B, 1, T>,
            dx, dy, x, F);
   });
 }
@@ -141,9 +154,9 @@ static void launch_swiglu_backward(const Op& op, const LaunchContext& context) {
 template <class F> static void with_gelu(const Op& op, F&& go) {
   with_float_type(op[0].dtype, [&](auto element) {
     if (op.get<Gelu>() == Gelu::tanh)
-      go(element, GeluTanh{});
+      go(element, GeluTanh<decltype(element)>{});
     else
-      go(element, GeluErf{});
+      go(element, GeluErf<decltype(element)>{});
   });
 }
 
@@ -151,7 +164,7 @@ static void launch_gelu_forward(const Op& op, const LaunchContext& context) {
   with_gelu(op, [&](auto element, auto form) {
     using T = decltype(element);
     const GeluForward<T, decltype(form)> f{op[0].data<T>(), op[1].data<T>()};
-    launch_each<kWide>(context, 0, op[0].size(), wide(f.y, f.x), f);
+    launch_each<T>(context, 0, op[0].size(), wide(f.y, f.x), f);
   });
 }
 
@@ -159,7 +172,7 @@ static void launch_gelu_backward(const Op& op, const LaunchContext& context) {
   with_gelu(op, [&](auto element, auto form) {
     using T = decltype(element);
     const GeluBackward<T, decltype(form)> f{op[0].data<T>(), op[1].data<T>(), op[2].data<T>()};
-    launch_each<kWide>(context, 0, op[0].size(), wide(f.dx, f.dy, f.x), f);
+    launch_each<T>(context, 0, op[0].size(), wide(f.dx, f.dy, f.x), f);
   });
 }
 

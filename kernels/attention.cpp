@@ -9,8 +9,10 @@ namespace {
 /// Products of the mathematics, each 2 D a pair of positions: QK and PV; and backward QK again, and four gradients.
 constexpr double kForwardProducts = 2, kBackwardProducts = 5;
 
+/// Of the pairs that a causal mask and the window leave; documents are data.
 double causal_flops(const AttentionAttributes& a, double products) {
-  const double pairs = 0.5 * double(a.sequence) * double(a.sequence + 1);
+  const double T = double(a.sequence), seen = a.window > 0 ? std::min(double(a.window), T) : T;
+  const double pairs = 0.5 * seen * (seen + 1) + (T - seen) * seen;
   return products * 2.0 * double(a.batch * a.heads) * pairs * double(a.head_width);
 }
 
@@ -19,32 +21,63 @@ int64_t host_scratch(const AttentionAttributes& a, bool backward) {
   return team * attention_host_floats(a, backward) * bytes_of(Dtype::f32);
 }
 
-Description describe_forward(const Target& target, const Op& op) {
+template <bool Flash> Description describe_forward(const Target& target, const Op& op) {
   const auto a = op.get<AttentionAttributes>();
+  const bool cpu = target.kind == Target::Kind::cpu, flash = Flash && !cpu && flash_attention_takes(a, op[0], op[2]);
   return {.flops = causal_flops(a, kForwardProducts),
           .bytes = operand_bytes(op),
-          .scratch = target.kind == Target::Kind::cpu ? host_scratch(a, false) : 0,
-          .kernels = {"attention_forward"}};
+          .scratch = cpu ? host_scratch(a, false) : 0,
+          .kernels = {flash ? "attention_flash_forward" : "attention_forward"}};
 }
 
-Description describe_backward(const Target& target, const Op& op) {
+template <bool Flash> Description describe_backward(const Target& target, const Op& op) {
   const auto a = op.get<AttentionAttributes>();
   const bool cpu = target.kind == Target::Kind::cpu;
   Description d{.flops = causal_flops(a, kBackwardProducts),
                 .bytes = operand_bytes(op),
-                .scratch = cpu ? host_scratch(a, true) : attention_cuda_scratch(a),
+                .scratch = cpu ? host_scratch(a, true) : AttentionScratch(a).size() * bytes_of(Dtype::f32),
                 .kernels = {"attention_backward"}};
   if (!cpu) d.kernels = {"attention_delta", "attention_dkv", "attention_dq"};
+  if (Flash && !cpu && flash_attention_takes(a, op[0], op[1], op[2], op[4]))
+    d.kernels = {"attention_flash_delta", "attention_flash_dkv", "attention_flash_dq"};
   return d;
 }
 
-const OpKind kForward{"attention_forward", describe_forward};
-const OpKind kBackward{"attention_backward", describe_backward};
+/// What cuDNN may ask for beside the plan's other workspace: a guess from its flash algorithm (the gradient of the
+/// queries in f32, those of keys and values of every query head, a number a row), held to when its graph is built.
+int64_t cudnn_scratch(const AttentionAttributes& a, bool backward) {
+  constexpr int64_t kSmall = int64_t(16) << 20;
+  return kSmall + (backward ? a.batch * a.heads * a.sequence * (12 * a.head_width + 16) : 0);
+}
+
+template <bool Backward> Description describe_cudnn(const Target& target, const Op& op) {
+  const auto a = op.get<AttentionAttributes>();
+  DEMAND(target.kind == Target::Kind::cuda, "kernels.attention is 'cudnn', which ", target.name, " does not have");
+  DEMAND(!a.documents, "kernels.attention is 'cudnn', whose masks know no document boundaries: set data.document_mask "
+                       "to false, or leave kernels.attention out");
+  DEMAND(op[0].dtype == Dtype::bf16 && a.head_width % 8 == 0,
+         "kernels.attention is 'cudnn', which takes bf16 and heads "
+         "of a multiple of 8, not ",
+         op.describe(), "; leave it out");
+  return {.flops = causal_flops(a, Backward ? kBackwardProducts : kForwardProducts),
+          .bytes = operand_bytes(op),
+          .scratch = cudnn_scratch(a, Backward),
+          .kernels = {"cudnn"},
+          .trusted = true};
+}
+const NameRegistration names[] = {{"attention_forward", "plain", describe_forward<false>},
+                                  {"attention_backward", "plain", describe_backward<false>},
+                                  {"attention_forward", "cudnn", describe_cudnn<false>},
+                                  {"attention_backward", "cudnn", describe_cudnn<true>}};
+
+const OpKind kForward{"attention_forward", describe_forward<true>};
+const OpKind kBackward{"attention_backward", describe_backward<true>};
 
 AttentionAttributes attributes_of(const AttentionShape& s) {
   ENSURE(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "attention: ", s.kv_heads, " key/value heads do not divide ",
          s.heads, " heads");
-  return {s.batch, s.sequence, s.heads, s.kv_heads, s.head_width, s.scale};
+  ENSURE(s.window >= 0 && s.window <= INT32_MAX, "attention: a window of ", s.window);
+  return {s.batch, s.sequence, s.heads, s.kv_heads, s.head_width, s.scale, int32_t(s.window), s.documents};
 }
 
 void ensure_rows(const Tensor& t, const AttentionShape& s, Dtype dtype, int64_t heads, const char* name) {

@@ -9,9 +9,12 @@ struct AttentionShape {
   int64_t heads, kv_heads; ///< H, G; query head h uses key/value head h / (H / G)
   int64_t head_width;      ///< D
   float scale;             ///< of the scores, usually 1 / sqrt(D)
+  int64_t window = 0;      ///< of how many positions, itself among them, a position sees the last; 0: of all
+  bool documents = true;   ///< false: every document_start is 0
 };
 
-/// Position t of a sequence attends to the positions s with document_start[t] <= s <= t; a row without any gives 0.
+/// Position t of a sequence attends to the positions s with document_start[t] <= s <= t, and t - window < s where there
+/// is a window; a row without any gives 0.
 struct AttentionForward {
   AttentionShape shape;
   Tensor out;            ///< [N, H * D]

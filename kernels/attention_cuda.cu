@@ -1,13 +1,14 @@
-// Causal attention on the GPU without tensor cores: correct, deterministic and for any head width up to 256. Bound by
-// shared memory and f32 arithmetic. The host has its own (attention.cpp), by blocked products.
+// Causal attention on the GPU: flash attention where it takes the operands (attention_flash.h), otherwise without
+// tensor cores: correct, deterministic and for any dtype and head width up to 256. That is bound by shared memory and
+// f32 arithmetic. The host has its own (host/attention.cpp), by blocked products. All keep the same statistics, so that
+// one may run forward and another backward.
 //
-// Every kernel has one form. A block of four warps keeps a tile of rows in shared memory (queries, or keys and values)
-// and streams tiles of 32 columns past it (keys and values, or queries). A warp owns kRows rows of the tile; in the
-// scores a lane is a column, in the sums over columns a lane is every 32nd element of the head. Scores never leave the
-// block, and each sum has one owner, so nothing is added atomically.
-#include "kernels/attention_shape.h"
-#include "kernels/simt.h"
-#include <climits>
+// Every kernel here has one form. A block of four warps keeps a tile of rows in shared memory (queries, or keys and
+// values) and streams tiles of 32 columns past it (keys and values, or queries). A warp owns kRows rows of the tile; in
+// the scores a lane is a column, in the sums over columns a lane is every 32nd element of the head. Scores never leave
+// the block, and each sum has one owner, so nothing is added atomically.
+#include "kernels/attention_flash_dkv.h"
+#include "kernels/attention_flash_forward.h"
 
 namespace triax {
 inline namespace SIMT_NS {
@@ -41,7 +42,7 @@ template <class T> struct Arguments {
   T* dqkv;
   float* delta;                                         ///< [B, H, T], rows of dout times rows of out
   int64_t qkv_pitch, out_pitch, dqkv_pitch, dout_pitch; ///< elements from a position to the next
-  int length, H, G, D;                                  ///< length: T of the sequences
+  int length, H, G, D, window;                          ///< length: T of the sequences
   float scale;
 };
 
@@ -108,10 +109,14 @@ SIMT_DEV float warp_max(float v) {
   return v;
 }
 
-/// The first key that any of the rows [first, first + count) attends to; the same in every warp. `start` is that of the
-/// sequence.
-SIMT_DEV int first_key(const int* start, int first, int count, int length, int lane) {
-  int lowest = lane < count && first + lane < length ? start[first + lane] : INT_MAX;
+/// The first key that position t of the sequence attends to; beyond the sequence none. `start` is that of the sequence.
+template <class T> SIMT_DEV int key_of(const Arguments<T>& a, const int* start, int t) {
+  return t < a.length ? attention_first_key(start[t], t, a.window) : INT_MAX;
+}
+
+/// The first key that any of the rows [first, first + count) attends to; the same in every warp.
+template <class T> SIMT_DEV int first_key(const Arguments<T>& a, const int* start, int first, int count, int lane) {
+  int lowest = lane < count ? key_of(a, start, first + lane) : INT_MAX;
   SIMT_UNROLL
   for (int o = 16; o > 0; o >>= 1) {
     const int other = __shfl_xor_sync(kAll, lowest, o);
@@ -139,10 +144,10 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads) attent
   for (int r = 0; r < L::kRows; ++r) {
     largest[r] = -INFINITY;
     total[r] = 0.0f;
-    from[r] = first + row + r <= last ? start[first + row + r] : INT_MAX;
+    from[r] = key_of(a, start, first + row + r);
   }
   load_tile<Width, Width>(q, rows + h * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
-  for (int at = first_key(start, first, L::kHeight, a.length, lane) / kLanes * kLanes; at <= last; at += kLanes) {
+  for (int at = first_key(a, start, first, L::kHeight, lane) / kLanes * kLanes; at <= last; at += kLanes) {
     __syncthreads();
     load_tile<Width, L::kPitch>(k, rows + (a.H + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
     load_tile<Width, L::kPitch>(v, rows + (a.H + a.G + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
@@ -211,14 +216,14 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads) attent
   SIMT_UNROLL
   for (int r = 0; r < L::kRows; ++r) {
     const int t = first + row + r;
-    from[r] = t <= last ? start[t] : INT_MAX;
+    from[r] = key_of(a, start, t);
     lse[r] = t <= last ? a.lse[statistics + t] : 0.0f;
     delta[r] = t <= last ? a.delta[statistics + t] : 0.0f;
   }
   load_tile<Width, Width>(q, rows + h * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
   load_tile<Width, Width>(dout, a.dout + sequence * a.dout_pitch + h * a.D, a.dout_pitch, first, L::kHeight, a.length,
                           a.D);
-  for (int at = first_key(start, first, L::kHeight, a.length, lane) / kLanes * kLanes; at <= last; at += kLanes) {
+  for (int at = first_key(a, start, first, L::kHeight, lane) / kLanes * kLanes; at <= last; at += kLanes) {
     __syncthreads();
     load_tile<Width, L::kPitch>(k, rows + (a.H + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
     load_tile<Width, L::kPitch>(v, rows + (a.H + a.G + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
@@ -243,7 +248,7 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads) attent
 
 /// dk and dv of one tile of keys of one key/value head, over the query heads of its group and the queries behind it, in
 /// this order: dk = ds q, dv = p dout.
-template <int Width, class T> __global__ void __launch_bounds__(kThreads) attention_dkv_kernel(Arguments<T> a) {
+template <int Width, class T> __global__ void __launch_bounds__(kThreads, 2) attention_dkv_kernel(Arguments<T> a) {
   using L = Tile<Width>;
   const int lane = threadIdx.x % kLanes, row = threadIdx.x / kLanes * L::kRows;
   float* k = dynamic_shared<float>();
@@ -256,14 +261,15 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads) attent
   const int last = (first + L::kHeight < a.length ? first + L::kHeight : a.length) - 1;
   const int64_t sequence = int64_t(b) * a.length;
   const T* rows = a.qkv + sequence * a.qkv_pitch;
+  const int end = a.window > 0 && last < a.length - a.window ? last + a.window : a.length; // of the queries behind
   float dk[L::kRows][L::kSlices] = {}, dv[L::kRows][L::kSlices] = {};
   load_tile<Width, Width>(k, rows + (a.H + g) * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
   load_tile<Width, Width>(v, rows + (a.H + a.G + g) * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
   for (int h = g * group; h < (g + 1) * group; ++h) {
     const int64_t statistics = (int64_t(b) * a.H + h) * a.length;
-    for (int at = first / kLanes * kLanes; at < a.length; at += kLanes) {
+    for (int at = first / kLanes * kLanes; at < end; at += kLanes) {
       const int t = at + lane;
-      const int from = t < a.length ? a.start[sequence + t] : INT_MAX;
+      const int from = key_of(a, a.start + sequence, t);
       if (!__any_sync(kAll, from <= last)) continue; // the same in every warp
       const float lse = t < a.length ? a.lse[statistics + t] : 0.0f;
       const float delta = t < a.length ? a.delta[statistics + t] : 0.0f;
@@ -309,6 +315,7 @@ template <class T> Arguments<T> shape_of(const AttentionAttributes& s) {
   a.H = int(s.heads);
   a.G = int(s.kv_heads);
   a.D = int(s.head_width);
+  a.window = s.window;
   a.scale = s.scale;
   return a;
 }
@@ -327,9 +334,9 @@ dim3 grid_of(int64_t length, int height, int64_t heads, int64_t batch) {
   return dim3(unsigned(ceil_div(length, height)), unsigned(heads), unsigned(batch));
 }
 
-void launch_attention_forward(const Op& op, const LaunchContext& context) {
-  const auto s = op.get<AttentionAttributes>();
+void launch_plain_attention_forward(const Op& op, const LaunchContext& context) {
   if (op[2].size() == 0) return;
+  const auto s = op.get<AttentionAttributes>();
   with_float_type(op[2].dtype, [&](auto element) {
     using T = decltype(element);
     Arguments<T> a = shape_of<T>(s);
@@ -347,9 +354,9 @@ void launch_attention_forward(const Op& op, const LaunchContext& context) {
   });
 }
 
-void launch_attention_backward(const Op& op, const LaunchContext& context) {
-  const auto s = op.get<AttentionAttributes>();
+void launch_plain_attention_backward(const Op& op, const LaunchContext& context) {
   if (op[4].size() == 0) return;
+  const auto s = op.get<AttentionAttributes>();
   with_float_type(op[4].dtype, [&](auto element) {
     using T = decltype(element);
     Arguments<T> a = shape_of<T>(s);
@@ -376,6 +383,95 @@ void launch_attention_backward(const Op& op, const LaunchContext& context) {
   });
 }
 
+/// Calls f with the width of a head that flash attention takes.
+template <class F> void with_flash_width(int64_t head_width, F&& f) {
+  if (head_width == 64)
+    f(std::integral_constant<int, 64>{});
+  else if (head_width == 96)
+    f(std::integral_constant<int, 96>{});
+  else
+    f(std::integral_constant<int, 128>{});
+}
+
+static_assert(flash::ForwardTile<128>::kBytes <= kSharedLimit && flash::QueriesTile<128>::kBytes <= kSharedLimit &&
+              flash::KeysTile<128>::kBytes <= kSharedLimit);
+
+flash::Arguments flash_arguments(const AttentionAttributes& s, const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                                 const Tensor& start) {
+  flash::Arguments a{};
+  a.out = out.data<bf16>();
+  a.lse = lse.data<float>();
+  a.qkv = qkv.data<bf16>();
+  a.start = start.data<int>();
+  a.out_pitch = int(out.stride[0]);
+  a.qkv_pitch = int(qkv.stride[0]);
+  a.length = int(s.sequence);
+  a.H = int(s.heads);
+  a.G = int(s.kv_heads);
+  a.B = int(s.batch);
+  a.window = s.window;
+  a.scale = s.scale;
+  a.group = a.H / a.G;
+  a.scale2 = s.scale * flash::kLog2E;
+  return a;
+}
+
+/// So many key/value heads are worked on at the same time: two tensors of them, of `group` heads each, lie in the L2.
+int heads_together(const AttentionAttributes& s, int64_t group) {
+  const int64_t bytes = 2 * group * s.sequence * s.head_width * bytes_of(Dtype::bf16);
+  return bytes < flash::kTogetherBytes ? int(flash::kTogetherBytes / bytes) : 1;
+}
+
+void launch_flash_attention_forward(const Op& op, const LaunchContext& context) {
+  const auto s = op.get<AttentionAttributes>();
+  flash::Arguments a = flash_arguments(s, op[0], op[1], op[2], op[3]);
+  a.together = heads_together(s, 1) * a.group;
+  with_flash_width(s.head_width, [&](auto width) {
+    using L = flash::ForwardTile<decltype(width)::value>;
+    const int64_t blocks = ceil_div(s.sequence, L::kQueries) * s.heads * s.batch;
+    launch(context, dim3(unsigned(blocks)), dim3(flash::kThreads), L::kBytes,
+           &flash::attention_flash_forward_kernel<decltype(width)::value>, a);
+  });
+}
+
+void launch_flash_attention_backward(const Op& op, const LaunchContext& context) {
+  const auto s = op.get<AttentionAttributes>();
+  flash::Arguments a = flash_arguments(s, op[2], op[3], op[4], op[5]);
+  a.dqkv = op[0].data<bf16>();
+  a.dout = op[1].data<bf16>();
+  a.dqkv_pitch = int(op[0].stride[0]);
+  a.dout_pitch = int(op[1].stride[0]);
+  a.numbers = context.scratch.data<float>();
+  a.reach = context.scratch.data<int>() + AttentionScratch(s).reach();
+  with_flash_width(s.head_width, [&](auto width) {
+    constexpr int D = decltype(width)::value;
+    launch(context, grid_of(s.sequence, AttentionScratch::kTile, s.heads, s.batch), dim3(flash::kThreads), 0,
+           &flash::attention_flash_delta_kernel<D>, a);
+    using Keys = flash::KeysTile<D>;
+    a.together = heads_together(s, a.group);
+    launch(context, dim3(unsigned(ceil_div(s.sequence, Keys::kKeys) * s.kv_heads * s.batch)), dim3(flash::kThreads),
+           Keys::kBytes, &flash::attention_flash_dkv_kernel<D>, a);
+    using Queries = flash::QueriesTile<D>;
+    a.together = heads_together(s, 1) * a.group;
+    launch(context, dim3(unsigned(ceil_div(s.sequence, Queries::kQueries) * s.heads * s.batch)), dim3(flash::kThreads),
+           Queries::kBytes, &flash::attention_flash_dq_kernel<D>, a);
+  });
+}
+
+void launch_attention_forward(const Op& op, const LaunchContext& context) {
+  if (op[2].size() == 0) return;
+  const bool flash = flash_attention_takes(op.get<AttentionAttributes>(), op[0], op[2]);
+  (flash ? launch_flash_attention_forward : launch_plain_attention_forward)(op, context);
+}
+
+void launch_attention_backward(const Op& op, const LaunchContext& context) {
+  if (op[4].size() == 0) return;
+  const bool flash = flash_attention_takes(op.get<AttentionAttributes>(), op[0], op[1], op[2], op[4]);
+  (flash ? launch_flash_attention_backward : launch_plain_attention_backward)(op, context);
+}
+
+REGISTER_IMPLEMENTATION("attention_forward", "plain", launch_plain_attention_forward);
+REGISTER_IMPLEMENTATION("attention_backward", "plain", launch_plain_attention_backward);
 REGISTER_LAUNCH("attention_forward", launch_attention_forward);
 REGISTER_LAUNCH("attention_backward", launch_attention_backward);
 

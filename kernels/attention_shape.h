@@ -10,16 +10,34 @@ namespace triax {
 struct AttentionAttributes {
   int64_t batch, sequence, heads, kv_heads, head_width;
   float scale;
+  int32_t window, documents;
   int32_t reserved = 0; ///< no padding: attributes are compared as bytes
 };
 
 /// Heads wider than this have no GPU implementation yet.
 constexpr int64_t kAttentionMaxHeadWidth = 256;
 
-/// Scratch of the backward pass on a GPU: f32[B, H, T], the products of each row of dout with its row of out. The
-/// forward pass takes none there.
-TRIAX_INLINE int64_t attention_cuda_scratch(const AttentionAttributes& a) {
-  return a.batch * a.heads * a.sequence * bytes_of(Dtype::f32);
+/// Scratch of the backward pass on a GPU, in numbers of 4 bytes. The forward pass takes none.
+struct AttentionScratch {
+  static constexpr int kTile = 64;
+  /// What a tile of queries brings, [kTile] each: the products of its rows of dout and of out, its lse in base 2, and
+  /// the first key of each query (i32). What stands for queries beyond the sequence does no harm.
+  static constexpr int kDelta = 0, kLse = kTile, kFirstKey = 2 * kTile, kNumbers = 3 * kTile;
+  int64_t batch, heads, tiles; ///< of one sequence and head
+  explicit AttentionScratch(const AttentionAttributes& a)
+      : batch(a.batch), heads(a.heads), tiles((a.sequence + kTile - 1) / kTile) {}
+  int64_t reach() const { return batch * heads * tiles * kNumbers; } ///< behind the numbers of [B, H, tiles]
+  int64_t size() const { return reach() + batch * tiles; }           ///< reach: i32[B, tiles], a tile's first key
+};
+
+/// Does the GPU's flash attention take these? `rows` are the operands that it reads and writes by 16 bytes.
+template <class... Rows> TRIAX_INLINE bool flash_attention_takes(const AttentionAttributes& a, const Rows&... rows) {
+  const auto whole = [](const Tensor& t) {
+    return t.dtype == Dtype::bf16 && t.address % 16 == 0 && t.stride[0] * bytes_of(t.dtype) % 16 == 0 &&
+           t.stride[0] <= INT32_MAX;
+  };
+  const bool width = a.head_width == 64 || a.head_width == 96 || a.head_width == 128;
+  return width && a.scale > 0.0f && a.batch * a.sequence <= INT32_MAX && (whole(rows) && ...);
 }
 
 /// The host works on tiles of queries by keys, in f32, with heads padded to whole vectors.

@@ -1,4 +1,5 @@
 #include "kernels/device.h"
+#include "kernels/compare.h"
 #include <algorithm>
 #include <utility>
 
@@ -271,7 +272,7 @@ int32_t Device::signature_of(const Op& op) {
   const auto [begin, end] = signatures_.equal_range(hash);
   const auto at = std::find_if(begin, end, [&](const auto& entry) { return same(known[entry.second].op, bare); });
   if (at != end) return at->second;
-  known.push_back({bare, op.kind->describe(target_, op)});
+  known.push_back({bare, describe(target_, op)});
   return signatures_.emplace(hash, int32_t(known.size()) - 1)->second;
 }
 
@@ -295,14 +296,35 @@ int64_t Device::scratch_of(const Op& op) const {
       if (const Instruction& at = following_->instructions[n]; at.what == What::op)
         return following_->signatures[at.index].description.scratch;
   }
-  return op.kind->describe(target_, op).scratch;
+  return describe(target_, op).scratch;
 }
 
-LaunchFn Device::launch_of(const OpKind& kind) {
-  LaunchFn& launch = launches_[&kind];
-  if (!launch) launch = find_launch(kind, target_.kind);
-  ENSURE(launch, "operation ", kind.name, " has no implementation for ", target_.name, " in this binary");
-  return launch;
+Device::Choice& Device::choice_of(const OpKind& kind) {
+  Choice& choice = choices_[&kind];
+  if (choice.launch) return choice;
+  choice.name = chosen_implementation(kind);
+  choice.launch = find_launch(kind, target_.kind, choice.name);
+  if (choice.name == kReference) {
+    ENSURE(choice.launch, "operation ", kind.name, " has no implementation for ", target_.name, " in this binary");
+  } else {
+    DEMAND(choice.launch, "kernels.", kind.name, " is '", choice.name, "', which this binary does not have for ",
+           target_.name, "; leave it out there");
+    choice.reference = find_launch(kind, target_.kind, kReference);
+  }
+  return choice;
+}
+
+std::vector<std::string> Device::comparisons() const {
+  std::vector<std::string> sentences;
+  for (const auto& [kind, choice] : choices_)
+    if (choice.name != kReference)
+      sentences.push_back(choice.compared
+                              ? concat(kind->name, ": '", choice.name, "' agrees with '", kReference, "' on ",
+                                       choice.compared, " launches, to ", choice.difference, " of the norm")
+                              : concat(kind->name, ": '", choice.name, "' is unchecked: there is no '", kReference,
+                                       "' for ", target_.name));
+  std::sort(sentences.begin(), sentences.end());
+  return sentences;
 }
 
 void Device::run(StreamId stream, const Op& op) {
@@ -312,7 +334,21 @@ void Device::run(StreamId stream, const Op& op) {
   Allocation scratch;
   if (const int64_t bytes = scratch_of(op)) scratch = allocate("workspace", Purpose::workspace, Dtype::u8, {bytes});
   if (following_) hold_to_plan(hash_of(op, stream, base_), op.kind->name, &op);
-  backend_->launch(stream, launch_of(*op.kind), op, *scratch);
+  Choice& choice = choice_of(*op.kind);
+  if (!plan_ || !choice.reference || choice.compared == kComparedLaunches)
+    return backend_->launch(stream, choice.launch, op, *scratch);
+  ++choice.compared;
+  choice.difference = std::max(choice.difference, compare_with_reference(*backend_, stream, op, choice.name,
+                                                                         choice.launch, choice.reference, *scratch));
+}
+
+std::function<void()> Device::prepare(const Op& op) {
+  ENSURE(backend_ && !plan_, op.describe(), " is prepared on a device that follows a plan");
+  const int64_t bytes = describe(target_, op).scratch;
+  const Tensor scratch = bytes ? persistent("workspace", Purpose::workspace, Dtype::u8, {bytes}) : Tensor{};
+  return [this, op, scratch, launch = choice_of(*op.kind).launch] {
+    backend_->launch(StreamId::compute, launch, op, scratch);
+  };
 }
 
 Event Stream::record() {

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/program.h"
 #include <exception>
+#include <functional>
 #include <memory>
 
 namespace triax {
@@ -104,6 +105,12 @@ public:
   void write(const Tensor& dense, const void* from);
   void read(const Tensor& dense, void* to);
   void synchronize();
+  /// On a device that follows no plan: the call that runs `op` on the compute stream, its launch and workspace found
+  /// once. For measurements.
+  std::function<void()> prepare(const Op& op);
+  int64_t available(Space space) const { return backend_->available(space); } ///< bytes that can still be had
+  /// What was chosen over the reference and compared with it, on the first launches of this run: a sentence a kind.
+  std::vector<std::string> comparisons() const;
   /// Between any spaces, by the calling thread, done on return; it waits for nothing that was issued.
   void transfer(uint64_t to, uint64_t from, int64_t bytes) { backend_->copy(to, from, bytes); }
 
@@ -119,7 +126,14 @@ private:
   int32_t signature_of(const Op& op); ///< described when first met
   Reference locate(const Tensor& tensor, const Op& op) const;
   int64_t scratch_of(const Op& op) const;
-  LaunchFn launch_of(const OpKind& kind);
+  /// The launch of a kind, and where another one than the reference was chosen, what it is held to at first.
+  struct Choice {
+    LaunchFn launch = nullptr, reference = nullptr;
+    std::string name;
+    int compared = 0;
+    double difference = 0; ///< the largest of those compared
+  };
+  Choice& choice_of(const OpKind& kind);
 
   Target target_;
   std::unique_ptr<Backend> backend_;
@@ -138,7 +152,7 @@ private:
   int32_t events_ = 0, buffers_ = 0;
   bool in_step_ = false;
   std::exception_ptr violation_; ///< by a release at the end of a scope
-  std::unordered_map<const OpKind*, LaunchFn> launches_;
+  std::unordered_map<const OpKind*, Choice> choices_;
   struct Owned {
     Space space;
     uint64_t address;

@@ -1,5 +1,6 @@
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_shape.h"
+#include "kernels/partial_sums.h"
 
 namespace triax {
 namespace {
@@ -8,10 +9,11 @@ template <int Flops> Description describe_each(const Target&, const Op& op) {
   return {.flops = double(Flops) * double(op[0].size()), .bytes = operand_bytes(op), .kernels = {op.kind->name}};
 }
 
-Description describe_column_sum(const Target&, const Op& op) {
+Description describe_column_sum(const Target& target, const Op& op) {
+  const int64_t partials = partial_sums(target.kind == Target::Kind::cpu, op[1].dim[0]);
   return {.flops = double(op[1].size()),
           .bytes = operand_bytes(op),
-          .scratch = kColumnPartials * op[0].size() * bytes_of(Dtype::f32),
+          .scratch = partials * op[0].size() * bytes_of(Dtype::f32),
           .kernels = {"column_sum", "column_sum_partials"}};
 }
 

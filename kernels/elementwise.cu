@@ -2,11 +2,10 @@
 #include "kernels/each.h"
 #include "kernels/elementwise_shape.h"
 #include "kernels/exp.h"
+#include "kernels/partial_sums.h"
 
 namespace triax {
 inline namespace SIMT_NS {
-
-constexpr int kWide = kIsHost ? 1 : 8;
 
 template <class T> struct Fill {
   T* y;
@@ -124,7 +123,7 @@ static void launch_fill(const Op& op, const LaunchContext& context) {
   const float value = op.get<FillAttributes>().value;
   const auto go = [&](auto element) {
     using T = decltype(element);
-    launch_each<kWide>(context, 0, op[0].size(), wide(op[0].data<T>()), Fill<T>{op[0].data<T>(), element});
+    launch_each<float>(context, 0, op[0].size(), wide(op[0].data<T>()), Fill<T>{op[0].data<T>(), element});
   };
   if (op[0].dtype == Dtype::i32)
     go(int32_t(value));
@@ -136,12 +135,12 @@ static void launch_add(const Op& op, const LaunchContext& context) {
   with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);
     const Add<T> f{op[0].data<T>(), op[1].data<T>(), op[2].data<T>()};
-    launch_each<kWide>(context, 0, op[0].size(), wide(f.y, f.a, f.b), f);
+    launch_each<T>(context, 0, op[0].size(), wide(f.y, f.a, f.b), f);
   });
 }
 
 static void launch_cast(const Op& op, const LaunchContext& context) {
-  const auto go = [&](const auto& f) { launch_each<kWide>(context, 0, op[0].size(), wide(f.y, f.x), f); };
+  const auto go = [&](const auto& f) { launch_each<float>(context, 0, op[0].size(), wide(f.y, f.x), f); };
   if (op[0].dtype == Dtype::f32)
     go(Cast<float, bf16>{op[0].data<float>(), op[1].data<bf16>()});
   else
@@ -163,7 +162,7 @@ static void launch_normal_fill(const Op& op, const LaunchContext& context) {
 
 static void launch_column_sum(const Op& op, const LaunchContext& context) {
   const int64_t rows = op[1].dim[0], C = op[1].dim[1], stride = op[1].stride[0];
-  const int64_t partials = rows < kColumnPartials ? rows : kColumnPartials;
+  const int64_t partials = partial_sums(kIsHost, rows);
   float *out = op[0].data<float>(), *partial = context.scratch.data<float>();
   if (rows == 0 || C == 0) return;
   constexpr int B = kBlock<128>;

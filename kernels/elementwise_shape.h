@@ -13,7 +13,5 @@ struct NormalAttributes {
   float std;
   uint32_t stream;
 };
-/// Chunks of rows whose sums are kept apart; fixed, so that the order of a sum never depends on the machine.
-constexpr int64_t kColumnPartials = 64;
 
 } // namespace triax

@@ -5,6 +5,8 @@
 namespace triax {
 inline namespace SIMT_NS {
 
+constexpr int64_t kRowsAhead = 2; ///< that the host fetches before it copies them: nothing else foresees them
+
 template <int Block, int V, class T, bool Positions> __global__ void __launch_bounds__(Block)
     embedding_forward_kernel(T* __restrict__ y, const int32_t* __restrict__ tokens, const T* __restrict__ table,
                              const T* __restrict__ positions, int64_t period, int64_t C) {
@@ -12,6 +14,7 @@ template <int Block, int V, class T, bool Positions> __global__ void __launch_bo
   const T* from = table + int64_t(tokens[row]) * C;
   const T* position = Positions ? positions + row % period * C : nullptr;
   T* out = y + row * C;
+  if (row + kRowsAhead < gridDim.x) fetch_row(table + int64_t(tokens[row + kRowsAhead]) * C, C);
   each<Block, V>(0, C, [=](auto width, int64_t i) {
     constexpr int W = decltype(width)::value;
     if constexpr (Positions) {

@@ -28,7 +28,7 @@ template <int Block> __global__ void __launch_bounds__(Block)
 
 static void launch_floor_copy(const Op& op, const LaunchContext& context) {
   const Copy f{op[0].data<float>(), op[1].data<float>()};
-  launch_each<kIsHost ? 1 : 4>(context, 0, op[0].size(), wide(f.y, f.x), f);
+  launch_each<float>(context, 0, op[0].size(), wide(f.y, f.x), f);
 }
 
 static void launch_floor_exp(const Op& op, const LaunchContext& context) {

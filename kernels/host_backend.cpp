@@ -43,7 +43,7 @@ public:
       if (worker) worker->drain();
   }
   void copy(uint64_t to, uint64_t from, int64_t bytes) override {
-    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), size_t(bytes));
+    if (bytes) std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), size_t(bytes));
   }
 
 private:

@@ -1,5 +1,6 @@
 #include "kernels/norm.h"
 #include "kernels/norm_shape.h"
+#include "kernels/partial_sums.h"
 
 namespace triax {
 namespace {
@@ -8,11 +9,12 @@ Description describe_forward(const Target&, const Op& op) {
   return {.flops = 8.0 * double(op[0].size()), .bytes = operand_bytes(op), .kernels = {"norm_forward"}};
 }
 
-Description describe_backward(const Target&, const Op& op) {
+Description describe_backward(const Target& target, const Op& op) {
+  const int64_t partials = partial_sums(target.kind == Target::Kind::cpu, op[0].dim[0]);
   const int64_t columns = op[0].dim[1], sums = op.get<NormAttributes>().kind == NormKind::layer ? 2 : 1;
   return {.flops = 14.0 * double(op[0].size()),
           .bytes = operand_bytes(op),
-          .scratch = sums * kNormPartials * columns * bytes_of(Dtype::f32),
+          .scratch = sums * partials * columns * bytes_of(Dtype::f32),
           .kernels = {"norm_backward", "norm_parameter_gradients"}};
 }
 

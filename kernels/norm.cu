@@ -2,6 +2,7 @@
 // (and the sum).
 #include "kernels/each.h"
 #include "kernels/norm_shape.h"
+#include "kernels/partial_sums.h"
 
 namespace triax {
 inline namespace SIMT_NS {
@@ -27,6 +28,8 @@ template <int Block, int V, class T, bool Layer, bool Residual> __global__ void 
       squares += v[k] * v[k];
     }
   }
+  fetch_row(x + at + C, C);
+  if (Residual) fetch_row(residual + at + C, C);
   const float mean = Layer ? block_sum<Block>(total) / C : 0.0f;
   if constexpr (Layer) { // a second pass: the squares of differences do not cancel
     squares = 0.0f;
@@ -51,13 +54,24 @@ template <int Block, int V, class T, bool Layer, bool Residual> __global__ void 
   }
 }
 
-/// Block b owns a contiguous chunk of rows; its sums for dweight (and dbias) go to row b of `partial`.
-template <int Block, int V, class T, bool Layer> __global__ void __launch_bounds__(Block)
+/// Adds to V sums that the thread owns.
+template <int V> SIMT_DEV void add_to(float* sums, const float (&v)[V]) {
+  float s[V];
+  load<V>(s, sums);
+  for (int k = 0; k < V; ++k) s[k] += v[k];
+  store<V>(sums, s);
+}
+
+/// Block b owns a contiguous chunk of rows. Its sums for dweight (and dbias) are kept in shared memory, where they fit,
+/// and go to row b of `partial`.
+template <int Block, int V, class T, bool Layer, bool Shared> __global__ void __launch_bounds__(Block, 4)
     norm_backward_kernel(T* dx, float* __restrict__ partial, const T* __restrict__ dy, const T* dresidual,
                          const T* __restrict__ x, const float* __restrict__ statistics, const T* __restrict__ weight,
                          int64_t rows, int C) {
-  float* __restrict__ dweight = partial + blockIdx.x * int64_t(C);
-  float* __restrict__ dbias = Layer ? partial + (gridDim.x + blockIdx.x) * int64_t(C) : nullptr;
+  float* const dweight_out = partial + blockIdx.x * int64_t(C);
+  float* const dbias_out = partial + (gridDim.x + blockIdx.x) * int64_t(C);
+  float* __restrict__ dweight = Shared ? dynamic_shared<float>() : dweight_out;
+  float* __restrict__ dbias = Shared ? dynamic_shared<float>() + C : dbias_out;
   for (int i = threadIdx.x; i < C; i += Block) {
     dweight[i] = 0.0f;
     if (Layer) dbias[i] = 0.0f;
@@ -75,13 +89,15 @@ template <int Block, int V, class T, bool Layer> __global__ void __launch_bounds
       load<V>(d, dy + at + i);
       load<V>(w, weight + i);
       for (int k = 0; k < V; ++k) {
-        const float xhat = (a[k] - mean) * rstd;
-        dot += d[k] * w[k] * xhat;
+        a[k] = d[k] * (a[k] - mean) * rstd;
+        dot += w[k] * a[k];
         sum += d[k] * w[k];
-        dweight[i + k] += d[k] * xhat;
-        if (Layer) dbias[i + k] += d[k];
       }
+      add_to<V>(dweight + i, a);
+      if (Layer) add_to<V>(dbias + i, d);
     }
+    fetch_row(x + at + C, C);
+    fetch_row(dy + at + C, C);
     const float mean_dot = block_sum<Block>(dot) / C;
     const float mean_sum = Layer ? block_sum<Block>(sum) / C : 0.0f;
     for (int i = threadIdx.x * V; i < C; i += Block * V) {
@@ -93,7 +109,18 @@ template <int Block, int V, class T, bool Layer> __global__ void __launch_bounds
       for (int k = 0; k < V; ++k) a[k] = rstd * (d[k] * w[k] - mean_sum - (a[k] - mean) * rstd * mean_dot) + r[k];
       store<V>(dx + at + i, a);
     }
+    if (dresidual) fetch_row(dresidual + at + C, C);
   }
+  if constexpr (Shared)
+    for (int i = threadIdx.x * V; i < C; i += Block * V) {
+      float s[V];
+      load<V>(s, dweight + i);
+      store<V>(dweight_out + i, s);
+      if constexpr (Layer) {
+        load<V>(s, dbias + i);
+        store<V>(dbias_out + i, s);
+      }
+    }
 }
 
 /// out += the rows of `partial`, in their order.
@@ -106,20 +133,25 @@ template <int Block, int V> __global__ void __launch_bounds__(Block)
   for (int k = 0; k < count; ++k) out[column + k] += sum[k];
 }
 
+/// Bytes of sums that a block keeps in shared memory, so that two blocks run beside each other on an sm_90.
+constexpr int64_t kSharedSums = 96 * 1024;
+
 static void launch_norm_forward(const Op& op, const LaunchContext& context) {
   const auto attributes = op.get<NormAttributes>();
   const int64_t rows = op[3].dim[0], C = op[3].dim[1];
   if (rows == 0) return;
   with_float_type(op[3].dtype, [&](auto element) {
     using T = decltype(element);
-    constexpr int B = kBlock<256>, V = kVector<T, 1>;
+    constexpr int B = kBlock<256>, V = kLoop<T>;
     const auto go = [&](auto kernel) {
       launch(context, dim3(unsigned(rows)), dim3(B), 0, kernel, op[0].data<T>(), op[1].data<T>(), op[2].data<float>(),
              op[3].data<T>(), op[4].data<T>(), op[5].data<T>(), op[6].data<T>(), int(C), attributes.eps);
     };
+    const bool vectors = C % V == 0 && wide(op[0].data<T>(), op[1].data<T>(), op[3].data<T>(), op[4].data<T>(),
+                                            op[5].data<T>(), op[6].data<T>());
     const auto pick = [&](auto layer, auto residual) {
       constexpr bool L = decltype(layer)::value, R = decltype(residual)::value;
-      C % V == 0 ? go(&norm_forward_kernel<B, V, T, L, R>) : go(&norm_forward_kernel<B, 1, T, L, R>);
+      vectors ? go(&norm_forward_kernel<B, V, T, L, R>) : go(&norm_forward_kernel<B, 1, T, L, R>);
     };
     const bool layer = attributes.kind == NormKind::layer, residual = op.has(4);
     using Yes = std::true_type;
@@ -131,22 +163,28 @@ static void launch_norm_forward(const Op& op, const LaunchContext& context) {
 static void launch_norm_backward(const Op& op, const LaunchContext& context) {
   const bool layer = op.get<NormAttributes>().kind == NormKind::layer;
   const int64_t rows = op[5].dim[0], C = op[5].dim[1];
-  const int64_t partials = rows < kNormPartials ? rows : kNormPartials;
+  const int64_t partials = partial_sums(kIsHost, rows);
   float* partial = context.scratch.data<float>();
   if (rows == 0) return;
   constexpr int B = kBlock<256>;
   with_float_type(op[5].dtype, [&](auto element) {
     using T = decltype(element);
-    constexpr int V = kVector<T, 1>;
+    constexpr int V = kLoop<T>;
+    const int64_t sums = (layer ? 2 : 1) * C * int64_t(sizeof(float));
+    const bool fits = sums <= kSharedSums;
     const auto go = [&](auto kernel) {
-      launch(context, dim3(unsigned(partials)), dim3(B), 0, kernel, op[0].data<T>(), partial, op[3].data<T>(),
-             op[4].data<T>(), op[5].data<T>(), op[6].data<float>(), op[7].data<T>(), rows, int(C));
+      launch(context, dim3(unsigned(partials)), dim3(B), fits ? size_t(sums) : 0, kernel, op[0].data<T>(), partial,
+             op[3].data<T>(), op[4].data<T>(), op[5].data<T>(), op[6].data<float>(), op[7].data<T>(), rows, int(C));
     };
-    const bool wide = C % V == 0;
-    if (layer)
-      wide ? go(&norm_backward_kernel<B, V, T, true>) : go(&norm_backward_kernel<B, 1, T, true>);
-    else
-      wide ? go(&norm_backward_kernel<B, V, T, false>) : go(&norm_backward_kernel<B, 1, T, false>);
+    const bool vectors =
+        C % V == 0 && wide(op[0].data<T>(), op[3].data<T>(), op[4].data<T>(), op[5].data<T>(), op[7].data<T>());
+    const auto pick = [&](auto kind, auto shared) {
+      constexpr bool L = decltype(kind)::value, S = decltype(shared)::value;
+      vectors ? go(&norm_backward_kernel<B, V, T, L, S>) : go(&norm_backward_kernel<B, 1, T, L, S>);
+    };
+    using Yes = std::true_type;
+    using No = std::false_type;
+    layer ? (fits ? pick(Yes{}, Yes{}) : pick(Yes{}, No{})) : (fits ? pick(No{}, Yes{}) : pick(No{}, No{}));
   });
   constexpr int V = kIsHost ? 64 : 1;
   const dim3 columns(unsigned(ceil_div(C, B * V)));

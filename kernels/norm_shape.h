@@ -8,7 +8,5 @@ struct NormAttributes {
   NormKind kind;
   float eps;
 };
-/// Partial sums of the parameter gradients; fixed, so that their order never depends on the machine.
-constexpr int64_t kNormPartials = 64;
 
 } // namespace triax

@@ -1,4 +1,5 @@
 #include "kernels/op.h"
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 
@@ -15,11 +16,24 @@ Target Target::parse(const std::string& name) {
 
 namespace {
 
-using Key = std::pair<std::string, std::string>; // (backend, kind)
-std::map<Key, LaunchFn>& registry() {
-  static std::map<Key, LaunchFn> launches;
-  return launches;
+/// What is registered for one kind, and which name was chosen.
+struct Entry {
+  std::map<std::string, std::map<std::string, LaunchFn>> launches; ///< by name and backend
+  std::map<std::string, DescribeFn> describes;                     ///< by name; null: the kind's own
+  std::string chosen = kReference;
+};
+std::map<std::string, Entry>& registry() {
+  static std::map<std::string, Entry> kinds;
+  return kinds;
 }
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+const char* gpu_units = "cuda";
 
 const char* best_host_level() {
 #if defined(__x86_64__)
@@ -37,23 +51,87 @@ const char* best_host_level() {
 
 } // namespace
 
+void run_on_gpu(const char* units) { gpu_units = units; }
+
 const char* host_level() {
   static const char* level = best_host_level();
   return level;
 }
 
-LaunchRegistration::LaunchRegistration(const char* backend, const char* kind, LaunchFn launch) {
-  ENSURE(registry().emplace(Key(backend, kind), launch).second, "two launches of ", kind, " for ", backend);
+LaunchRegistration::LaunchRegistration(const char* backend, const char* kind, LaunchFn launch, const char* name,
+                                       DescribeFn describe) {
+  Entry& entry = registry()[kind];
+  ENSURE(entry.launches[name].emplace(backend, launch).second, "two launches '", name, "' of ", kind, " for ", backend);
+  if (describe || !entry.describes.count(name)) entry.describes[name] = describe;
+}
+
+NameRegistration::NameRegistration(const char* kind, const char* name, DescribeFn describe) {
+  registry()[kind].describes[name] = describe;
+}
+
+std::vector<std::string> implementations(const OpKind& kind) {
+  std::vector<std::string> names{kReference};
+  for (const auto& [name, describe] : registry()[kind.name].describes)
+    if (name != kReference) names.push_back(name);
+  return names;
+}
+
+void choose_implementation(const std::string& kind, const std::string& name) {
+  std::vector<std::string> names;
+  bool known = false, chosen = false;
+  for (auto& [key, entry] : registry()) {
+    if (key != kind && key.rfind(kind + "_", 0) != 0) continue;
+    known = true;
+    for (const auto& [other, describe] : entry.describes)
+      if (std::find(names.begin(), names.end(), other) == names.end()) names.push_back(other);
+    if (!entry.describes.count(name)) continue;
+    entry.chosen = name;
+    chosen = true;
+  }
+  if (!known)
+    for (const auto& [key, entry] : registry()) names.push_back(key);
+  DEMAND(known, "kernels.", kind, ": no operation has this name; there are ", listed(names));
+  DEMAND(chosen, "kernels.", kind, " is '", name, "', which this binary does not have; it has ", listed(names));
+}
+
+std::vector<std::string> operation_families() {
+  std::vector<std::string> names;
+  for (const auto& [kind, entry] : registry())
+    if (const auto at = kind.find("_forward");
+        at != std::string::npos && registry().count(kind.substr(0, at) + "_backward"))
+      names.push_back(kind.substr(0, at));
+    else if (const auto back = kind.find("_backward"); back == std::string::npos)
+      names.push_back(kind);
+  return names;
+}
+
+std::string chosen_implementation(const OpKind& kind) { return registry()[kind.name].chosen; }
+
+Description describe(const Target& target, const Op& op) {
+  const Entry& entry = registry()[op.kind->name];
+  Description reference = op.kind->describe(target, op);
+  const auto own = entry.describes.find(entry.chosen);
+  if (entry.chosen == kReference || own == entry.describes.end() || !own->second) return reference;
+  Description chosen = own->second(target, op);
+  chosen.scratch = std::max(chosen.scratch, reference.scratch); // the first launches are compared
+  return chosen;
+}
+
+LaunchFn find_launch(const OpKind& kind, Target::Kind target, const std::string& name) {
+  const auto& launches = registry()[kind.name].launches;
+  const auto named = launches.find(name);
+  const auto find = [&](const std::string& backend) {
+    if (named == launches.end()) return LaunchFn(nullptr);
+    const auto at = named->second.find(backend);
+    return at == named->second.end() ? nullptr : at->second;
+  };
+  const bool gpu = target == Target::Kind::cuda;
+  const LaunchFn launch = find(gpu ? gpu_units : host_level());
+  return launch || (gpu && gpu_units == std::string("cuda")) ? launch : find("host");
 }
 
 LaunchFn find_launch(const OpKind& kind, Target::Kind target) {
-  const auto find = [&](const char* backend) {
-    const auto at = registry().find(Key(backend, kind.name));
-    return at == registry().end() ? nullptr : at->second;
-  };
-  if (target == Target::Kind::cuda) return find("cuda");
-  const LaunchFn by_level = find(host_level());
-  return by_level ? by_level : find("host");
+  return find_launch(kind, target, chosen_implementation(kind));
 }
 
 Op& Op::add(const Tensor& t, Access access) {

@@ -4,6 +4,7 @@
 #pragma once
 #include "kernels/tensor.h"
 #include <cstring>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -47,14 +48,39 @@ struct OpKind {
   DescribeFn describe;
 };
 
-/// The implementations of each kind: "v3", "v4" or "portable" (the host, by instruction set), "host" (any host),
-/// "cuda".
+/// The name of the implementation that the others of a kind are compared with, and that runs unless another is chosen.
+inline constexpr const char* kReference = "triax";
+
+/// The implementations of each kind: of a name, for "v3", "v4" or "portable" (the host, by instruction set), "host"
+/// (any host), "cuda", or an emulation of a GPU ("emulated", "races", "races_small"). Where another one needs more than
+/// the kind describes, workspace for instance, it comes with a description of its own.
 struct LaunchRegistration {
-  LaunchRegistration(const char* backend, const char* kind, LaunchFn launch);
+  LaunchRegistration(const char* backend, const char* kind, LaunchFn launch, const char* name = kReference,
+                     DescribeFn describe = nullptr);
 };
+/// A name without a launch in this binary, that plans for other targets know.
+struct NameRegistration {
+  NameRegistration(const char* kind, const char* name, DescribeFn describe);
+};
+/// From now on this process runs and plans `name` for `kind`: a kind ("norm_forward") or the beginning of several
+/// ("norm"), those that have it. Throws where there is none, with the names that are there.
+void choose_implementation(const std::string& kind, const std::string& name);
+std::string chosen_implementation(const OpKind& kind);
+/// All names of a kind, the reference first.
+std::vector<std::string> implementations(const OpKind& kind);
+
+/// The names that choose_implementation takes for kinds, a forward and a backward pass together: "adamw", "norm", ...
+std::vector<std::string> operation_families();
+
+/// By the chosen implementation, with workspace enough for the reference as well.
+Description describe(const Target& target, const Op& op);
+
+/// What GPUs run from now on: "cuda", or an emulation of them, which for what it lacks takes the host's (for tests).
+void run_on_gpu(const char* units);
 /// The launch of `kind` on a target's kind of device; null where this binary has none. The best host level is chosen at
 /// first use.
-LaunchFn find_launch(const OpKind& kind, Target::Kind target);
+LaunchFn find_launch(const OpKind& kind, Target::Kind target, const std::string& name);
+LaunchFn find_launch(const OpKind& kind, Target::Kind target); ///< of the chosen implementation
 /// "v4", "v3" or "portable": the host level in use. TRIAX_HOST_LEVEL in the environment lowers it (for tests).
 const char* host_level();
 

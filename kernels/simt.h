@@ -1,10 +1,15 @@
-// The language of the kernels: natural CUDA, compiled by nvcc for the GPU and by g++ for the host. On the host a block
-// is one thread, so that `for (i = threadIdx.x * V; i < n; i += Block * V)` is a contiguous loop that vectorises, and
-// the grid is a parallel loop.
+// The language of the kernels: natural CUDA, compiled by nvcc for the GPU, by g++ for the host, and by g++ for the
+// emulation of a GPU, which the tests run. On the host a block is one thread, so that
+// `for (i = threadIdx.x * V; i < n; i += Block * V)` is a contiguous loop that vectorises, and the grid is a parallel
+// loop. In the emulation every thread is a fiber, and every access is watched.
 //
-// Rules that let one source serve both: template on Block and V; a block owns one contiguous chunk; no division in
+// kernels/X.cu is compiled in all three ways; kernels/X_cuda.cu not for the host, which has its own in kernels/host/;
+// kernels/cuda/X.cu by nvcc alone: what calls CUDA's libraries, and kernels that the emulation cannot run.
+//
+// Rules that let one source serve all: template on Block and V; a block owns one contiguous chunk; no division in
 // inner loops; no early return before a barrier; reductions only by block_reduce; the number of partial sums never
-// depends on cores.
+// depends on cores. And for the emulation: blocks of a launch share nothing but by atomics; lanes see each other's
+// shared memory only after __syncwarp; no thread waits for another by reading memory.
 #pragma once
 #include "kernels/op.h"
 #include <cmath>
@@ -13,6 +18,8 @@
 
 #if defined(__CUDACC__)
 #include "kernels/simt_cuda.h"
+#elif defined(TRIAX_EMULATED)
+#include "kernels/simt_emulated.h"
 #else
 #include "kernels/simt_host.h"
 #endif
@@ -35,19 +42,39 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
+SIMT_FN uint32_t bits_of(float x) {
+  uint32_t u;
+  memcpy(&u, &x, 4);
+  return u;
+}
+SIMT_FN float float_of(uint32_t u) {
+  float x;
+  memcpy(&x, &u, 4);
+  return x;
+}
+
 template <class T> SIMT_FN T to(float f);
 template <> SIMT_FN float to<float>(float f) { return f; }
-/// Round to nearest even; NaN stays NaN.
-template <> SIMT_FN bf16 to<bf16>(float f) {
-  uint32_t u;
-  memcpy(&u, &f, 4);
-  const uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  return bf16::from_bits((u & 0x7fffffffu) > 0x7f800000u ? uint16_t(0x7fff) : uint16_t(r));
+/// The upper half is f as a bf16, rounded to nearest even; NaN stays NaN.
+SIMT_FN uint32_t bf16_above(float f) {
+  const uint32_t u = bits_of(f);
+  return f != f ? u | 0x00400000u : u + 0x7fffu + ((u >> 16) & 1u);
 }
+template <> SIMT_FN bf16 to<bf16>(float f) { return bf16::from_bits(uint16_t(bf16_above(f) >> 16)); }
+
+/// The host converts two bf16 as the halves of a word: half of the instructions that single ones take.
+template <int V, class T> constexpr bool kPair = kIsHost&& V == 2 && sizeof(T) == 2;
 
 /// V consecutive elements as floats: 128-bit loads on the GPU (p aligned to them), a plain loop on the host.
 template <int V, class T> SIMT_DEV void load(float (&d)[V], const T* p) {
   constexpr int kBytes = V * int(sizeof(T));
+  if constexpr (kPair<V, T>) {
+    uint32_t word;
+    memcpy(&word, p, 4);
+    d[0] = float_of(word << 16);
+    d[1] = float_of(word & 0xffff0000u);
+    return;
+  }
   if constexpr (!kIsHost && kBytes % 16 == 0) {
     constexpr int kPer = 16 / int(sizeof(T));
     SIMT_UNROLL
@@ -65,6 +92,11 @@ template <int V, class T> SIMT_DEV void load(float (&d)[V], const T* p) {
 }
 template <int V, class T> SIMT_DEV void store(T* p, const float (&s)[V]) {
   constexpr int kBytes = V * int(sizeof(T));
+  if constexpr (kPair<V, T>) {
+    const uint32_t word = (bf16_above(s[0]) >> 16) | (bf16_above(s[1]) & 0xffff0000u);
+    memcpy(p, &word, 4);
+    return;
+  }
   if constexpr (!kIsHost && kBytes % 16 == 0) {
     constexpr int kPer = 16 / int(sizeof(T));
     SIMT_UNROLL
@@ -146,9 +178,11 @@ template <class F> void with_float_type(Dtype dtype, F&& f) {
 
 /// Block and vector width for each target: the host's one thread leaves the loop to the vectoriser (V = 1) or owns a
 /// tile (V = Tile).
-template <int Gpu> constexpr int kBlock = kIsHost ? 1 : Gpu;
+template <int Gpu> constexpr int kBlock = Gpu < kMostThreads ? Gpu : kMostThreads;
 /// Elements of one 128-bit access on the GPU; `Host` elements of a tile on the host.
 template <class T, int Host> constexpr int kVector = kIsHost ? Host : 16 / int(sizeof(T));
+/// For loops that the vectoriser takes: single floats, pairs of bf16.
+template <class T> constexpr int kLoop = kVector<T, sizeof(T) == 2 ? 2 : 1>;
 
 SIMT_FN int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -160,3 +194,6 @@ SIMT_FN int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /// Makes `launch` the implementation of the operation `kind` for what this unit is compiled for.
 #define REGISTER_LAUNCH(kind, launch)                                                                                  \
   static const ::triax::LaunchRegistration registration_##launch(SIMT_BACKEND, kind, launch)
+/// Another implementation beside it, under a name that `kernels.KIND` in the configuration chooses.
+#define REGISTER_IMPLEMENTATION(kind, name, launch)                                                                    \
+  static const ::triax::LaunchRegistration registration_##launch(SIMT_BACKEND, kind, launch, name)

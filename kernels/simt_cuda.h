@@ -13,6 +13,7 @@ namespace triax {
 inline namespace SIMT_NS {
 
 constexpr bool kIsHost = false;
+constexpr int kMostThreads = 1024; ///< of a block
 
 template <class T> SIMT_DEV T* dynamic_shared() {
   extern __shared__ __align__(128) unsigned char simt_dynamic_shared[];

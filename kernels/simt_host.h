@@ -1,44 +1,18 @@
 // The host's side of simt.h: CUDA's vocabulary for g++, with blocks of one thread.
 #pragma once
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
+#include "kernels/simt_words.h"
 
-#define __global__
-#define __device__
-#define __host__
-#define __forceinline__ inline __attribute__((always_inline))
-#define __launch_bounds__(...)
-#define __align__(n) __attribute__((aligned(n)))
 #define __shared__ /* automatic: the block is one thread */
-// __noinline__ stays undefined: libstdc++ writes __attribute__((__noinline__))
-
-#define SIMT_CONCAT_(a, b) a##b
-#define SIMT_CONCAT(a, b) SIMT_CONCAT_(a, b)
 #define SIMT_NS SIMT_CONCAT(host_, TRIAX_HOST_LEVEL)
 #define SIMT_BACKEND SIMT_STRING(TRIAX_HOST_LEVEL)
-#define SIMT_FN inline __attribute__((always_inline))
-#define SIMT_DEV SIMT_FN
-#define SIMT_UNROLL
 #define SIMT_PRAGMA(x) _Pragma(#x)
 #define SIMT_SIMD(clause) SIMT_PRAGMA(omp simd clause) // for reductions that do not vectorise without (max)
-
-struct dim3 {
-  unsigned x = 1, y = 1, z = 1;
-  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
-};
-struct uint3 {
-  unsigned x, y, z;
-};
-struct __attribute__((may_alias, aligned(16))) uint4 { // may_alias: a bf16 array is read through it
-  unsigned x, y, z, w;
-};
 
 namespace triax {
 inline namespace SIMT_NS {
 
 constexpr bool kIsHost = true;
+constexpr int kMostThreads = 1; ///< of a block
 inline constexpr uint3 threadIdx{0, 0, 0};
 inline thread_local uint3 blockIdx{0, 0, 0};
 inline thread_local uint3 gridDim{1, 1, 1};

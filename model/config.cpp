@@ -65,6 +65,20 @@ void validate_heads(const ModelConfig& c) {
          ", but rope turns pairs: it must be even (model.width ", c.width, ", model.heads ", c.heads, ")");
 }
 
+void validate_window(const ModelConfig& c) {
+  DEMAND(c.window >= 0 && c.window <= kMaxRows, "model.window is ", c.window, ", but must lie in 0..", kMaxRows,
+         " (0: no window)");
+  if (c.window == 0) {
+    DEMAND(c.full_layers == 0, "model.full_layers is ", c.full_layers,
+           ", but without model.window every layer is full");
+    return;
+  }
+  DEMAND(c.full_layers >= 0 && c.full_layers < c.layers, "model.full_layers is ", c.full_layers, ", but of ", c.layers,
+         " layers at least one must have model.window ", c.window);
+  DEMAND(c.full_layers == 0 || c.qkv_bias || c.qk_norm, "model.full_layers is ", c.full_layers,
+         ", but only Qwen2 (model.qkv_bias) and Qwen3 (model.qk_norm) mix layers with and without a window");
+}
+
 // A family is what Hugging Face files of that architecture can hold.
 void validate_family(const ModelConfig& c) {
   const char* family = text(c.family);
@@ -74,6 +88,8 @@ void validate_family(const ModelConfig& c) {
            " has swiglu");
     DEMAND(c.position == Position::rope, "model.position is ", text(c.position), ", but family ", family, " has rope");
     DEMAND(!c.bias, "model.bias is true, but family ", family, " has none (model.qkv_bias gives Qwen2's)");
+    DEMAND(!c.qkv_bias || !c.qk_norm, "model.qkv_bias and model.qk_norm are both true, but Qwen2 has the one and Qwen3 "
+                                      "the other");
     return;
   }
   DEMAND(c.norm == Norm::layer, "model.norm is ", text(c.norm), ", but family ", family, " has layer");
@@ -83,6 +99,8 @@ void validate_family(const ModelConfig& c) {
          " has learned");
   DEMAND(c.bias && !c.qkv_bias, "model.bias is ", c.bias ? "true" : "false", " and model.qkv_bias is ",
          c.qkv_bias ? "true" : "false", ", but family ", family, " has bias true, which covers query, key and value");
+  DEMAND(!c.qk_norm, "model.qk_norm is true, but family ", family, " has no norm of queries and keys");
+  DEMAND(c.window == 0, "model.window is ", c.window, ", but family ", family, " has no sliding window");
   DEMAND(c.kv_heads == c.heads, "model.kv_heads is ", c.kv_heads, ", but family ", family,
          " has as many as query heads: ", c.heads);
   DEMAND(c.heads * c.head_width == c.width, "model.heads ", c.heads, " * model.head_width ", c.head_width, " = ",
@@ -127,12 +145,15 @@ ModelConfig family_defaults(Family family) {
   return config;
 }
 
+int64_t window_of(const ModelConfig& config, int64_t layer) { return layer < config.full_layers ? 0 : config.window; }
+
 double yarn_attention_factor(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
 
 void validate(const ModelConfig& config) {
   validate_sizes(config);
   validate_heads(config);
   validate_family(config);
+  validate_window(config);
   if (config.position == Position::rope) validate_rope(config.rope);
   demand_positive("norm_eps", config.norm_eps);
   DEMAND(config.init_std >= 0 && std::isfinite(config.init_std), "model.init_std is ", config.init_std,
@@ -146,6 +167,7 @@ int64_t parameters(const ModelConfig& c) {
   int64_t mlp = inner_matrices * c.width * c.mlp + c.mlp * c.width;
   int64_t norm = c.width;
   if (c.qkv_bias || c.bias) attention += query + 2 * key;
+  if (c.qk_norm) attention += 2 * c.head_width;
   if (c.bias) {
     attention += c.width;
     mlp += inner_matrices * c.mlp + c.width;

@@ -6,7 +6,7 @@
 
 namespace triax {
 
-/// Decides how a model is spelled in Hugging Face files: `llama` (Llama, Mistral, Qwen2) or `gpt2`.
+/// Decides how a model is spelled in Hugging Face files: `llama` (Llama, Mistral, Qwen2, Qwen3) or `gpt2`.
 enum class Family { llama, gpt2 };
 /// RMSNorm (a weight) or LayerNorm (a weight and, with `bias`, a bias).
 enum class Norm { rms, layer };
@@ -60,9 +60,16 @@ struct ModelConfig {
   bool tied = false;     ///< the output head is the embedding
   bool qkv_bias = false; ///< biases on query, key and value alone (Qwen2)
   bool bias = false;     ///< biases on every linear layer but the head, and on the norms (GPT-2)
+  bool qk_norm = false;  ///< RMSNorm over the D of each query and key head, before RoPE (Qwen3)
+  /// Sliding window: how many positions, itself among them, a position attends to (Mistral); 0: no window.
+  int64_t window = 0;
+  int64_t full_layers = 0; ///< the first layers, which attend to all positions despite the window (Qwen2, Qwen3)
   double init_std = 0.02;
   bool operator==(const ModelConfig&) const = default;
 };
+
+/// The window of layer `layer`; 0 where it attends to all positions.
+int64_t window_of(const ModelConfig& config, int64_t layer);
 
 /// What the fields that a family fixes are for it (norm, activation, position, biases, tying); sizes are zero.
 ModelConfig family_defaults(Family family);

@@ -3,6 +3,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/head_norm.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -15,13 +16,14 @@ namespace {
 
 LayerTensors layer_tensors(const Tensor& flat, const ParamTable& table, int64_t l) {
   const auto at = [&](Role role) { return view_of(flat, table.find(role, l)); };
-  return {at(Role::norm1), at(Role::norm1_bias), at(Role::qkv),   at(Role::qkv_bias),
-          at(Role::out),   at(Role::out_bias),   at(Role::norm2), at(Role::norm2_bias),
-          at(Role::up),    at(Role::up_bias),    at(Role::down),  at(Role::down_bias)};
+  return {at(Role::norm1),   at(Role::norm1_bias), at(Role::qkv),      at(Role::qkv_bias),   at(Role::qk_norm),
+          at(Role::out),     at(Role::out_bias),   at(Role::norm2),    at(Role::norm2_bias), at(Role::up),
+          at(Role::up_bias), at(Role::down),       at(Role::down_bias)};
 }
 
-AttentionShape attention_shape(const ModelConfig& c, const Inputs& in) {
-  return {in.batch, in.sequence, c.heads, c.kv_heads, c.head_width, float(1 / std::sqrt(double(c.head_width)))};
+AttentionShape attention_shape(const ModelConfig& c, const Inputs& in, int64_t layer) {
+  const float scale = float(1 / std::sqrt(double(c.head_width)));
+  return {in.batch, in.sequence, c.heads, c.kv_heads, c.head_width, scale, window_of(c, layer), in.documents};
 }
 
 /// Learned positions [0, T) of the table or its gradient; empty where there is none.
@@ -138,10 +140,11 @@ Allocation Decoder::layer_forward(int64_t l, const Inputs& in, const Tensor& str
   }
   k.qkv = activations("qkv", N, (H + 2 * G) * D);
   linear(k.qkv, k.norm1, w.qkv, w.qkv_bias);
+  normalise_heads(k.qkv, k.heads, w.qk_norm);
   turn(k.qkv, false);
   k.attention = activations("attention", N, H * D);
   k.lse = device_.allocate("attention lse", Purpose::activations, Dtype::f32, {in.batch, H, in.sequence});
-  compute.run(attention_forward({attention_shape(config_, in), k.attention, k.lse, k.qkv, in.document_start}));
+  compute.run(attention_forward({attention_shape(config_, in, l), k.attention, k.lse, k.qkv, in.document_start}));
   Allocation projected = activations("attention projected", N, C);
   linear(projected, k.attention, w.out, w.out_bias);
 
@@ -181,9 +184,10 @@ void Decoder::layer_backward(int64_t l, const Inputs& in, Kept k, const Tensor& 
   linear_backward(dattention, d.out, d.out_bias, dstream, k.attention, w.out);
   Allocation dqkv = activations("d qkv", N, (H + 2 * G) * D);
   compute.run(attention_backward(
-      {attention_shape(config_, in), dqkv, dattention, k.attention, k.lse, k.qkv, in.document_start}));
+      {attention_shape(config_, in, l), dqkv, dattention, k.attention, k.lse, k.qkv, in.document_start}));
   dattention.release();
   turn(dqkv, true);
+  normalise_heads_backward(dqkv, d.qk_norm, std::move(k.heads), w.qk_norm);
   linear_backward(dnorm, d.qkv, d.qkv_bias, dqkv, k.norm1, w.qkv);
   dqkv.release();
   normalise_backward(dstream, d.norm1, d.norm1_bias, dnorm, dstream, k.stream1, k.statistics1, w.norm1);
@@ -239,10 +243,27 @@ Allocation Decoder::statistics(int64_t rows) {
   return device_.allocate("norm statistics", Purpose::activations, Dtype::f32, {rows, 2});
 }
 
+Tensor Decoder::queries_and_keys(const Tensor& qkv) const {
+  return qkv.slice(1, 0, (config_.heads + config_.kv_heads) * config_.head_width);
+}
+
+void Decoder::normalise_heads(const Tensor& qkv, Allocation& before, const Tensor& weight) {
+  if (weight.empty()) return;
+  const Tensor heads = queries_and_keys(qkv);
+  before = activations("heads before norm", heads.dim[0], heads.dim[1]);
+  device_.compute().run(head_norm_forward({config_.heads, float(config_.norm_eps), heads, before, weight}));
+}
+
+void Decoder::normalise_heads_backward(const Tensor& dqkv, const Tensor& dweight, Allocation before,
+                                       const Tensor& weight) {
+  if (weight.empty()) return;
+  device_.compute().run(
+      head_norm_backward({config_.heads, float(config_.norm_eps), queries_and_keys(dqkv), dweight, before, weight}));
+}
+
 void Decoder::turn(const Tensor& qkv, bool inverse) {
   if (angles_.empty()) return;
-  const int64_t turned = (config_.heads + config_.kv_heads) * config_.head_width;
-  device_.compute().run(rope(qkv.slice(1, 0, turned), angles_, config_.head_width, inverse));
+  device_.compute().run(rope(queries_and_keys(qkv), angles_, config_.head_width, inverse));
 }
 
 } // namespace triax

@@ -1,4 +1,4 @@
-// The model: a decoder of pre-normed blocks. Llama and GPT-2 differ in the configuration alone.
+// The model: a decoder of pre-normed blocks. Llama, Mistral, Qwen and GPT-2 differ in the configuration alone.
 #pragma once
 #include "kernels/activation.h"
 #include "kernels/device.h"
@@ -11,12 +11,13 @@ namespace triax {
 struct Inputs {
   int64_t batch = 0, sequence = 0;
   Tensor tokens, labels, document_start;
-  Tensor order; ///< rows sorted by token, for the embedding's gradient
+  Tensor order;          ///< rows sorted by token, for the embedding's gradient
+  bool documents = true; ///< false: document_start is 0 everywhere
 };
 
 /// The tensors of one layer, of the weights or of their gradients; absent ones are empty.
 struct LayerTensors {
-  Tensor norm1, norm1_bias, qkv, qkv_bias, out, out_bias;
+  Tensor norm1, norm1_bias, qkv, qkv_bias, qk_norm, out, out_bias;
   Tensor norm2, norm2_bias, up, up_bias, down, down_bias;
 };
 
@@ -39,9 +40,10 @@ public:
   void predict(const Inputs& inputs, const Tensor& rows, const Tensor& logits);
 
 private:
-  /// What a layer keeps for its backward pass. Stream 1 enters the attention's norm, stream 2 the MLP's.
+  /// What a layer keeps for its backward pass. Stream 1 enters the attention's norm, stream 2 the MLP's; `heads` are
+  /// queries and keys before their own norm, where the model has that.
   struct Kept {
-    Allocation stream1, statistics1, norm1, qkv, attention, lse;
+    Allocation stream1, statistics1, norm1, heads, qkv, attention, lse;
     Allocation stream2, statistics2, norm2, up, activated;
   };
   struct Final {
@@ -64,6 +66,10 @@ private:
                           const Tensor& dresidual, const Tensor& x, const Tensor& statistics, const Tensor& weight);
   Allocation activations(const char* name, int64_t rows, int64_t columns);
   Allocation statistics(int64_t rows);
+  Tensor queries_and_keys(const Tensor& qkv) const;
+  /// The norm of each query and key head, where the model has it. Keeps the heads as they were.
+  void normalise_heads(const Tensor& qkv, Allocation& before, const Tensor& weight);
+  void normalise_heads_backward(const Tensor& dqkv, const Tensor& dweight, Allocation before, const Tensor& weight);
   void turn(const Tensor& qkv, bool inverse); ///< rotary embedding of queries and keys, where the model has it
   bool gated() const { return config_.activation == Activation::swiglu; }
   Gelu gelu() const { return config_.activation == Activation::gelu_erf ? Gelu::erf : Gelu::tanh; }

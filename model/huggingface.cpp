@@ -23,6 +23,7 @@ public:
   Reader(const json& object, std::string place, std::vector<std::string>& notes)
       : object_(object), place_(std::move(place)), notes_(notes) {}
 
+  bool mentions(const char* key) const { return object_.contains(key); }
   bool has(const char* key) const { return object_.contains(key) && !object_.at(key).is_null(); }
 
   int64_t integer(const char* key, std::optional<int64_t> absent = {}) const {
@@ -160,18 +161,51 @@ RopeConfig read_rope(const Reader& config, int64_t context, std::vector<std::str
   return nested ? *nested : *flat;
 }
 
-void refuse_windows(const Reader& config, const std::string& architecture) {
-  if (config.has("layer_types"))
-    for (const json& type : config.value("layer_types"))
-      DEMAND(type == "full_attention", config.place(), ": \"layer_types\" has ", shown(type),
-             ": only full attention is offered");
-  if (architecture == "Qwen2ForCausalLM") {
-    config.must_be("use_sliding_window", false, "sliding windows are not offered");
-    return;
+/// How many layers attend to all positions before the first that slides; all where none does.
+int64_t leading_full_layers(const Reader& config, int64_t layers) {
+  const json& types = config.value("layer_types");
+  DEMAND(types.is_array() && int64_t(types.size()) == layers, config.place(), ": \"layer_types\" is ", shown(types),
+         ", but must name a type for each of ", layers, " layers");
+  int64_t full = 0;
+  for (int64_t l = 0; l < layers; ++l) {
+    const json& type = types[size_t(l)];
+    DEMAND(type == "full_attention" || type == "sliding_attention", config.place(), ": \"layer_types\" has ",
+           shown(type), ": known are full_attention, sliding_attention");
+    if (type == "sliding_attention") continue;
+    DEMAND(full == l, config.place(), ": \"layer_types\" has full_attention at layer ", l,
+           ", behind sliding_attention: only the first layers can be full");
+    full = l + 1;
   }
-  DEMAND(!config.has("sliding_window"), config.place(), ": \"sliding_window\" is ",
-         shown(config.has("sliding_window") ? config.value("sliding_window") : json()),
-         ": sliding windows are not offered; set it to null to attend to the whole sequence");
+  return full;
+}
+
+/// Mistral slides in every layer, Qwen from layer `max_window_layers` on and only with `use_sliding_window`; newer
+/// files of Qwen name each layer's type, which is then what counts. The defaults are those of transformers.
+void read_windows(const Reader& config, const std::string& architecture, ModelConfig& model) {
+  const bool mistral = architecture == "MistralForCausalLM", llama = architecture == "LlamaForCausalLM";
+  const bool slides = mistral || (!llama && config.boolean("use_sliding_window", false));
+  DEMAND(!llama || !config.has("sliding_window"), config.place(),
+         ": \"sliding_window\" is given, but LlamaForCausalLM has none: remove it, or name MistralForCausalLM");
+  int64_t window = 0;
+  if (slides && (config.has("sliding_window") || !config.mentions("sliding_window"))) {
+    if (mistral && !config.has("sliding_window"))
+      config.note("\"sliding_window\" is not given: 4096 taken, the default of transformers");
+    window = config.integer("sliding_window", 4096);
+    DEMAND(window > 0, config.place(), ": \"sliding_window\" is ", window, ", but must be above 0, or null for none");
+  }
+  int64_t full = window == 0 ? model.layers : mistral ? 0 : config.integer("max_window_layers", 28);
+  DEMAND(full >= 0, config.place(), ": \"max_window_layers\" is ", full, ", but must not be below 0");
+  if (config.has("layer_types")) {
+    const int64_t typed = leading_full_layers(config, model.layers);
+    DEMAND(window > 0 || typed == model.layers, config.place(), ": \"layer_types\" has sliding_attention, but no ",
+           llama || mistral ? "\"sliding_window\" is given" : "window is in use: see \"use_sliding_window\"");
+    DEMAND(!mistral || typed == full, config.place(), ": \"layer_types\" has full_attention, but MistralForCausalLM ",
+           "has its window in every layer");
+    full = typed;
+  }
+  if (full >= model.layers) return;
+  model.window = window;
+  model.full_layers = full;
 }
 
 ModelConfig read_llama(const Reader& config, const std::string& architecture, std::vector<std::string>& notes) {
@@ -180,10 +214,11 @@ ModelConfig read_llama(const Reader& config, const std::string& architecture, st
   model.layers = config.integer("num_hidden_layers");
   model.heads = config.integer("num_attention_heads");
   DEMAND(model.heads > 0, config.place(), ": \"num_attention_heads\" is ", model.heads, ", but must be above 0");
+  const bool qwen3 = architecture == "Qwen3ForCausalLM";
   model.kv_heads = config.integer("num_key_value_heads", model.heads);
-  DEMAND(config.has("head_dim") || model.width % model.heads == 0, config.place(), ": \"hidden_size\" ", model.width,
-         " is no multiple of \"num_attention_heads\" ", model.heads, ", and \"head_dim\" is not given");
-  model.head_width = config.integer("head_dim", model.width / model.heads);
+  DEMAND(config.has("head_dim") || qwen3 || model.width % model.heads == 0, config.place(), ": \"hidden_size\" ",
+         model.width, " is no multiple of \"num_attention_heads\" ", model.heads, ", and \"head_dim\" is not given");
+  model.head_width = config.integer("head_dim", qwen3 ? 128 : model.width / model.heads);
   model.mlp = config.integer("intermediate_size");
   model.vocabulary = config.integer("vocab_size");
   model.context = config.integer("max_position_embeddings");
@@ -191,6 +226,7 @@ ModelConfig read_llama(const Reader& config, const std::string& architecture, st
   model.init_std = config.number("initializer_range", 0.02);
   model.tied = config.boolean("tie_word_embeddings", false);
   model.qkv_bias = architecture == "Qwen2ForCausalLM"; // the file has no flag for them
+  model.qk_norm = qwen3;
   const std::string activation = config.string("hidden_act", "silu");
   DEMAND(activation == "silu" || activation == "swish", config.place(), ": \"hidden_act\" is \"", activation,
          "\", but only silu is offered for ", architecture);
@@ -198,7 +234,7 @@ ModelConfig read_llama(const Reader& config, const std::string& architecture, st
   config.must_be("mlp_bias", false, "biases in the MLP are not offered");
   DEMAND(config.number("partial_rotary_factor", 1) == 1, config.place(),
          ": \"partial_rotary_factor\" is not 1: only the whole head is turned");
-  refuse_windows(config, architecture);
+  read_windows(config, architecture, model);
   model.rope = read_rope(config, model.context, notes);
   return model;
 }
@@ -238,8 +274,9 @@ std::string read_architecture(const json& config, const Reader& reader) {
   static const std::pair<const char*, const char*> kByType[] = {{"llama", "LlamaForCausalLM"},
                                                                 {"mistral", "MistralForCausalLM"},
                                                                 {"qwen2", "Qwen2ForCausalLM"},
+                                                                {"qwen3", "Qwen3ForCausalLM"},
                                                                 {"gpt2", "GPT2LMHeadModel"}};
-  const char* const known = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, GPT2LMHeadModel";
+  const char* const known = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, GPT2LMHeadModel";
   std::string name;
   if (reader.has("architectures")) {
     const json& list = config.at("architectures");
@@ -255,63 +292,6 @@ std::string read_architecture(const json& config, const Reader& reader) {
   const bool offered = std::any_of(std::begin(kByType), std::end(kByType), [&](auto& p) { return name == p.second; });
   DEMAND(offered, reader.place(), ": architecture \"", name, "\" is not offered: known are ", known);
   return name;
-}
-
-json rope_json(const RopeConfig& rope) {
-  json out = {{"rope_type", names(rope.kind)[size_t(rope.kind)]}};
-  if (rope.kind == RopeKind::standard) return out;
-  out["factor"] = rope.factor;
-  if (rope.kind == RopeKind::linear) return out;
-  out["original_max_position_embeddings"] = rope.original_context;
-  if (rope.kind == RopeKind::llama3) {
-    out["low_freq_factor"] = rope.low_freq_factor;
-    out["high_freq_factor"] = rope.high_freq_factor;
-  } else {
-    out["beta_fast"] = rope.beta_fast;
-    out["beta_slow"] = rope.beta_slow;
-    out["attention_factor"] = rope.attention_factor;
-    out["truncate"] = rope.truncate;
-  }
-  return out;
-}
-
-void write_llama(const ModelConfig& model, json& out) {
-  out["architectures"] = {model.qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM"};
-  out["model_type"] = model.qkv_bias ? "qwen2" : "llama";
-  out["hidden_size"] = model.width;
-  out["num_hidden_layers"] = model.layers;
-  out["num_attention_heads"] = model.heads;
-  out["num_key_value_heads"] = model.kv_heads;
-  out["head_dim"] = model.head_width;
-  out["intermediate_size"] = model.mlp;
-  out["max_position_embeddings"] = model.context;
-  out["rms_norm_eps"] = model.norm_eps;
-  out["hidden_act"] = "silu";
-  out["attention_dropout"] = 0.0;
-  if (model.qkv_bias) {
-    out["use_sliding_window"] = false;
-  } else {
-    out["attention_bias"] = false;
-    out["mlp_bias"] = false;
-  }
-  out["rope_theta"] = model.rope.theta;
-  const json rope = rope_json(model.rope);
-  out["rope_scaling"] = model.rope.kind == RopeKind::standard ? json() : rope;
-  out["rope_parameters"] = rope;
-  out["rope_parameters"]["rope_theta"] = model.rope.theta;
-}
-
-void write_gpt2(const ModelConfig& model, json& out) {
-  out["architectures"] = {"GPT2LMHeadModel"};
-  out["model_type"] = "gpt2";
-  out["n_embd"] = model.width;
-  out["n_layer"] = model.layers;
-  out["n_head"] = model.heads;
-  out["n_inner"] = model.mlp;
-  out["n_positions"] = out["n_ctx"] = model.context;
-  out["layer_norm_epsilon"] = model.norm_eps;
-  out["activation_function"] = model.activation == Activation::gelu_erf ? "gelu" : "gelu_new";
-  out["attn_pdrop"] = out["embd_pdrop"] = out["resid_pdrop"] = 0.0;
 }
 
 } // namespace
@@ -331,22 +311,6 @@ HuggingFaceModel from_huggingface(const json& config, const std::string& place) 
     fail(place + ": " + error.what());
   }
   return result;
-}
-
-json to_huggingface(const ModelConfig& model, const std::string& dtype, int64_t end_of_text) {
-  validate(model);
-  json out;
-  if (model.family == Family::llama)
-    write_llama(model, out);
-  else
-    write_gpt2(model, out);
-  out["vocab_size"] = model.vocabulary;
-  out["initializer_range"] = model.init_std;
-  out["tie_word_embeddings"] = model.tied;
-  out["torch_dtype"] = out["dtype"] = dtype;
-  out["bos_token_id"] = out["eos_token_id"] = end_of_text < 0 ? json() : json(end_of_text);
-  out["use_cache"] = true;
-  return out;
 }
 
 } // namespace triax

@@ -35,6 +35,10 @@ private:
               : stacked({{hf + "self_attn.q_proj", q}, {hf + "self_attn.k_proj", kv}, {hf + "self_attn.v_proj", kv}});
     linear(Role::qkv, Role::qkv_bias, l, own + "qkv", q + 2 * kv, c_.width, 0, c_.init_std, qkv,
            c_.bias || c_.qkv_bias);
+    if (c_.qk_norm)
+      vector(Role::qk_norm, l, own + "qk_norm.weight", 2 * c_.head_width, -1, 1.0f,
+             {{hf + "self_attn.q_norm.weight", 0, c_.head_width},
+              {hf + "self_attn.k_norm.weight", c_.head_width, c_.head_width}});
     linear(Role::out, Role::out_bias, l, own + "out", c_.width, q, 1, residual_std,
            stacked({{hf + (gpt2_ ? "attn.c_proj" : "self_attn.o_proj"), c_.width}}), c_.bias);
 

@@ -8,7 +8,8 @@
 
 namespace triax {
 
-/// What a parameter is to its layer. `up` holds gate and up, one above the other, where the activation is gated.
+/// What a parameter is to its layer. `up` holds gate and up, one above the other, where the activation is gated;
+/// `qk_norm` the weights of all query heads and of all key heads, [2D].
 enum class Role {
   embedding,
   positions,
@@ -16,6 +17,7 @@ enum class Role {
   norm1_bias,
   qkv,
   qkv_bias,
+  qk_norm,
   out,
   out_bias,
   norm2,

@@ -8,6 +8,7 @@ namespace {
 
 struct Shape {
   int64_t width, layers, heads, kv_heads, mlp, vocabulary, context;
+  int64_t head_width = width / heads;
 };
 
 ModelConfig with_shape(ModelConfig config, const Shape& shape) {
@@ -15,7 +16,7 @@ ModelConfig with_shape(ModelConfig config, const Shape& shape) {
   config.layers = shape.layers;
   config.heads = shape.heads;
   config.kv_heads = shape.kv_heads;
-  config.head_width = shape.width / shape.heads;
+  config.head_width = shape.head_width;
   config.mlp = shape.mlp;
   config.vocabulary = shape.vocabulary;
   config.context = shape.context;
@@ -52,6 +53,18 @@ ModelConfig qwen25(double norm_eps, const Shape& shape) {
   return config;
 }
 
+ModelConfig qwen3(int64_t width, int64_t layers, int64_t heads, int64_t mlp) {
+  ModelConfig config = llama(1000000, {width, layers, heads, 8, mlp, 151936, 40960, 128});
+  config.norm_eps = 1e-6;
+  config.qk_norm = true;
+  return config;
+}
+
+ModelConfig windowed(int64_t window, ModelConfig config) {
+  config.window = window;
+  return config;
+}
+
 // Shapes: the config.json files published with the weights; covenant-72b: arXiv 2603.08163 with the MLP width and the
 // rows of its Gemma 3 vocabulary that the parameter count in its table 4 implies.
 std::vector<NamedSize> make_sizes() {
@@ -68,6 +81,7 @@ std::vector<NamedSize> make_sizes() {
       {"llama3-8b", llama(500000, {4096, 32, 32, 8, 14336, 128256, 8192})},
       {"llama3-70b", llama(500000, {8192, 80, 64, 8, 28672, 128256, 8192})},
       {"llama3-405b", llama31(8, {16384, 126, 128, 8, 53248, 128256, 131072})},
+      {"mistral-7b-v0.1", windowed(4096, llama(10000, {4096, 32, 32, 8, 14336, 32000, 32768}))},
       {"mistral-7b", llama(1000000, {4096, 32, 32, 8, 14336, 32000, 32768})},
       {"qwen2.5-0.5b", tied(qwen25(1e-6, {896, 24, 14, 2, 4864, 151936, 32768}))},
       {"qwen2.5-1.5b", tied(qwen25(1e-6, {1536, 28, 12, 2, 8960, 151936, 131072}))},
@@ -76,6 +90,12 @@ std::vector<NamedSize> make_sizes() {
       {"qwen2.5-14b", qwen25(1e-5, {5120, 48, 40, 8, 13824, 152064, 131072})},
       {"qwen2.5-32b", qwen25(1e-5, {5120, 64, 40, 8, 27648, 152064, 131072})},
       {"qwen2.5-72b", qwen25(1e-5, {8192, 80, 64, 8, 29568, 152064, 131072})},
+      {"qwen3-0.6b", tied(qwen3(1024, 28, 16, 3072))},
+      {"qwen3-1.7b", tied(qwen3(2048, 28, 16, 6144))},
+      {"qwen3-4b", tied(qwen3(2560, 36, 32, 9728))},
+      {"qwen3-8b", qwen3(4096, 36, 32, 12288)},
+      {"qwen3-14b", qwen3(5120, 40, 40, 17408)},
+      {"qwen3-32b", qwen3(5120, 64, 64, 25600)},
       {"covenant-72b", tied(llama(500000, {8192, 80, 64, 8, 28672, 262144, 2048}))},
   };
 }

@@ -1,53 +1,30 @@
 // A kernel under test, issued to a real device: operands between guard zones, with gaps between rows where asked for,
 // results beside the oracle's.
 #pragma once
-#include "kernels/device.h"
-#include "tests/oracle.h"
-#include <algorithm>
-#include <cmath>
-#include <doctest/doctest.h>
+#include "kernels/emulated/emulation.h"
+#include "tests/kernel_values.h"
 #include <functional>
+#include <set>
 
 namespace triax::test {
-
-using oracle::Ints;
-using oracle::Vec;
 
 /// Guards and gaps are filled with ones: NaN to whoever reads them as numbers.
 constexpr uint8_t kCanary = 0xFF;
 constexpr int64_t kGuardBytes = 512;
 
-inline uint32_t bits_of_float(float f) {
-  uint32_t u;
-  std::memcpy(&u, &f, 4);
-  return u;
-}
-inline float float_of_bits(uint32_t u) {
-  float f;
-  std::memcpy(&f, &u, 4);
-  return f;
-}
-
-/// The number as the dtype holds it, rounded to nearest even.
-inline double rounded(Dtype dtype, double value) {
-  const uint32_t u = bits_of_float(float(value));
-  if (dtype == Dtype::f32 || std::isnan(value)) return double(float(value));
-  return double(float_of_bits((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u));
-}
-inline Vec rounded(Dtype dtype, Vec values) {
-  for (double& v : values) v = rounded(dtype, v);
-  return values;
-}
-/// Uniform in [-scale, scale], as the dtype holds it.
-inline Vec numbers(Dtype dtype, int64_t count, uint64_t seed, double scale = 1) {
-  return rounded(dtype, oracle::random(size_t(count), seed, scale));
-}
-
 class KernelCheck {
 public:
-  explicit KernelCheck(int threads) : device_(Device::open(Target{}, threads)) {}
+  explicit KernelCheck(int threads, const char* target = "cpu", bool aligned = false)
+      : device_(Device::open(Target::parse(target), threads)), aligned_(aligned) {}
+  /// The kinds of operation that were run; for all checks of the process.
+  static std::set<const OpKind*>& kinds() {
+    static std::set<const OpKind*> run;
+    return run;
+  }
+  /// A test with many sizes leaves most of the large ones to the host.
+  bool emulated() const { return device_->target().kind == Target::Kind::cuda; }
 
-  /// An operand that holds `values`; every second one is aligned to no more than its elements are.
+  /// An operand that holds `values`; unless all are aligned, every second one is so to no more than its elements.
   Tensor in(Dtype dtype, std::initializer_list<int64_t> shape, const Vec& values) {
     Tensor t = place(Tensor::dense(0, Space::device, dtype, shape));
     fill(t, values);
@@ -76,6 +53,9 @@ public:
 
   /// Runs the operation; what it does not write, around its operands and in them, must be as it was.
   void run(const Op& op) {
+    const bool library = op.kind->name == std::string("copy");
+    kinds().insert(op.kind);
+    if (emulated() && !library) REQUIRE((find_launch(*op.kind, Target::Kind::cuda) != find_launch(*op.kind, {})));
     device_->compute().run(op);
     for (Placed& p : placed_) {
       const std::vector<uint8_t> before = p.bytes;
@@ -83,12 +63,11 @@ public:
       bool written = false;
       for (int i = 0; i < op.operand_count; ++i)
         written = written || (op.has(i) && op[i].address == p.tensor.address && op.operands[i].access != Access::read);
-      std::vector<bool> may(p.bytes.size(), false);
-      if (written) each_element(p, [&](size_t at, int64_t size) { std::fill_n(may.begin() + long(at), size, true); });
-      size_t changed = 0;
-      for (size_t i = 0; i < before.size(); ++i) changed += !may[i] && before[i] != p.bytes[i];
+      std::vector<uint8_t> kept = before;
+      if (written)
+        each_element(p, [&](size_t at, int64_t size) { std::memcpy(&kept[at], &p.bytes[at], size_t(size)); });
       INFO(op.describe(), ": ", p.tensor.describe());
-      CHECK(changed == 0);
+      CHECK((kept == p.bytes));
     }
   }
 
@@ -102,10 +81,17 @@ public:
     FAIL("this tensor was not placed");
     return {};
   }
-  /// All bytes of all operands, to compare two runs.
+  /// All bytes of all operands, to compare two runs; of NaN no more than that it is one, for its bits are up to the
+  /// compiler.
   std::vector<uint8_t> bytes() const {
     std::vector<uint8_t> all;
-    for (const Placed& p : placed_) all.insert(all.end(), p.bytes.begin(), p.bytes.end());
+    for (const Placed& p : placed_) {
+      const size_t begin = all.size();
+      all.insert(all.end(), p.bytes.begin(), p.bytes.end());
+      each_element(p, [&](size_t at, int64_t size) {
+        if (std::isnan(get(p.tensor.dtype, &p.bytes[at]))) std::memset(&all[begin + at], kCanary, size_t(size));
+      });
+    }
     return all;
   }
 
@@ -118,7 +104,8 @@ private:
   Tensor place(Tensor t) {
     const int64_t rows = t.rank == 2 && t.dim[1] > 0 ? t.dim[0] : 1;
     const int64_t size = (t.rank == 2 && t.dim[1] > 0 ? rows * t.stride[0] : t.size()) * bytes_of(t.dtype);
-    const int64_t before = kGuardBytes + (placed_.size() % 2 && t.dtype != Dtype::u8 ? bytes_of(t.dtype) : 0);
+    const int64_t before =
+        kGuardBytes + (placed_.size() % 2 && t.dtype != Dtype::u8 && !aligned_ ? bytes_of(t.dtype) : 0);
     const int64_t total = before + size + kGuardBytes;
     const Tensor raw = device_->persistent("operand", Purpose::activations, Dtype::u8, {total});
     t.address = raw.address + uint64_t(before);
@@ -151,11 +138,13 @@ private:
   static double get(Dtype dtype, const uint8_t* from) {
     uint32_t u = 0;
     std::memcpy(&u, from, size_t(bytes_of(dtype)));
+    if (dtype == Dtype::u8) return u;
     if (dtype == Dtype::i32) return double(int32_t(u));
     return double(float_of_bits(dtype == Dtype::bf16 ? u << 16 : u));
   }
 
   std::unique_ptr<Device> device_;
+  bool aligned_;
   std::vector<Placed> placed_;
 };
 
@@ -167,22 +156,45 @@ inline void on_both_teams(const std::function<void(KernelCheck&)>& f) {
   CHECK(one.bytes() == two.bytes());
 }
 
-/// Each element within its own rounding (bf16: half a unit in the last place, at most 2^-8) and f32's error on the
-/// largest one. `inexact` widens both: how many roundings lie between the operands and the result.
-inline void check_close(const char* name, const Vec& got, const Vec& want, Dtype dtype, double inexact = 1) {
-  REQUIRE(got.size() == want.size());
-  double largest = 0;
-  for (double w : want) largest = std::isfinite(w) ? std::max(largest, std::abs(w)) : largest;
-  const double relative = inexact * (dtype == Dtype::bf16 ? 0x1p-8 : 1e-5), absolute = inexact * 2e-6 * largest;
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (std::isnan(want[i])
-            ? std::isnan(got[i])
-            : got[i] == want[i] || std::abs(got[i] - want[i]) <= relative * std::abs(want[i]) + absolute)
-      continue;
-    FAIL_CHECK(std::string(name), "[", i, "] of ", got.size(), " ", std::string(name_of(dtype)), " is ", got[i],
-               ", expected ", want[i]);
-    return;
-  }
+/// Runs `f` on the emulated GPU: with the sanitizers, and with the race detector and the threads in another order,
+/// which must leave the same bits; and once more in small blocks, where operands are not aligned.
+inline void on_emulated_gpu(const std::function<void(KernelCheck&)>& f) {
+  using emulation::Emulation;
+  using emulation::Order;
+  std::vector<uint8_t> bytes;
+  const auto go = [&](const char* units, Order order, bool aligned) {
+    CAPTURE(std::string(units));
+    const Emulation emulation(units, order, 1);
+    KernelCheck k(1, "sm_90a", aligned);
+    f(k);
+    return k.bytes();
+  };
+  CHECK(go("emulated", Order::forward, true) == go("races", Order::shuffled, true));
+  CHECK(go("emulated", Order::shuffled, false) == go("races", Order::reverse, false));
+  go("races_small", Order::shuffled, false);
+}
+
+/// In all of these ways. TRIAX_HOST_LEVEL asks for a level of the host, so for the host alone.
+inline void ways(const std::function<void(KernelCheck&)>& f, bool host, bool gpu) {
+  if (host) on_both_teams(f);
+  if (gpu && !std::getenv("TRIAX_HOST_LEVEL")) on_emulated_gpu(f);
+}
+/// And so with every other implementation of what was run.
+inline void three_ways(const std::function<void(KernelCheck&)>& f) {
+  KernelCheck::kinds().clear();
+  ways(f, true, true);
+  for (const OpKind* kind : std::set(KernelCheck::kinds()))
+    for (const std::string& name : implementations(*kind)) {
+      if (name == kReference) continue;
+      CAPTURE(name);
+      const auto there = [&](Target::Kind target) { return find_launch(*kind, target, name) != nullptr; };
+      choose_implementation(kind->name, name);
+      ways(f, there(Target::Kind::cpu), [&] {
+        const emulation::Emulation emulation("emulated");
+        return there(Target::Kind::cuda);
+      }());
+      choose_implementation(kind->name, kReference);
+    }
 }
 
 } // namespace triax::test

@@ -53,7 +53,7 @@ TEST_CASE("adamw: as the oracle, weights rounded to nearest") {
   for (const int64_t n : {0, 1, 2, 7, 8, 127, 128, 129, 1021, 16385, 65537})
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
       for (const int64_t step : {1, 1000})
-        on_both_teams([&](KernelCheck& k) {
+        three_ways([&](KernelCheck& k) {
           const Range r = range_of(k, dtype, n, 0, state_of(step));
           const Tensor held = dtype == Dtype::f32 ? r.weights : r.master;
           Vec w = k.read(held), m = k.read(r.moment1), v = k.read(r.moment2);
@@ -68,7 +68,7 @@ TEST_CASE("adamw: as the oracle, weights rounded to nearest") {
 
 TEST_CASE("adamw: stochastic rounding gives one of the two neighbours, without bias") {
   for (const int64_t n : {1, 7, 127, 128, 129, 40000})
-    on_both_teams([&](KernelCheck& k) {
+    three_ways([&](KernelCheck& k) {
       const Range r = range_of(k, Dtype::bf16, n, 0, state_of(3));
       k.run(r.op(0, true));
       const Vec w = k.read(r.master), got = k.read(r.weights);
@@ -88,7 +88,7 @@ TEST_CASE("adamw: stochastic rounding gives one of the two neighbours, without b
 
 TEST_CASE("adamw: any cut of the range gives the same bits") {
   const int64_t n = 1000;
-  on_both_teams([&](KernelCheck& k) {
+  three_ways([&](KernelCheck& k) {
     const Range whole = range_of(k, Dtype::bf16, n, 0, state_of(5));
     k.run(whole.op(0, true));
     const Vec want = k.read(whole.weights);
@@ -110,7 +110,7 @@ TEST_CASE("adamw: any cut of the range gives the same bits") {
 }
 
 TEST_CASE("adamw: where no token counted nothing changes, NaN is not hidden") {
-  on_both_teams([&](KernelCheck& k) {
+  three_ways([&](KernelCheck& k) {
     const Range r = range_of(k, Dtype::f32, 300, 0, state_of(2), 0);
     const std::vector<uint8_t> before = k.bytes();
     k.run(r.op(0, false));
@@ -123,7 +123,7 @@ TEST_CASE("adamw: where no token counted nothing changes, NaN is not hidden") {
 
 TEST_CASE("squared_norm: adds the sum of squares") {
   for (const int64_t n : {0, 1, 2, 7, 1023, 1025, 65535, 65536, 65537, 200003})
-    on_both_teams([&](KernelCheck& k) {
+    three_ways([&](KernelCheck& k) {
       const Vec x = numbers(Dtype::f32, n, 1, 3);
       const Tensor s = k.in(Dtype::f32, {kStepScalars}, {1, 2, 3, 4});
       k.run(squared_norm(s, k.in(Dtype::f32, {n}, x)));

@@ -24,7 +24,8 @@ TEST_CASE("cross_entropy: losses and gradients, on columns of wider rows") {
     for (const int64_t V : {1, 2, 17, 255, 256, 257, 1031, 5003})
       for (const Dtype dtype : kFloats)
         for (const double scale : {1.0, 30.0})
-          on_both_teams([&](KernelCheck& k) {
+          three_ways([&](KernelCheck& k) {
+            if (k.emulated() && N * V > 12000) return;
             const Vec logits = numbers(dtype, N * V, 1, scale);
             const Ints labels = some_labels(N, V);
             const Tensor z = k.in_rows(dtype, N, V, V == 257 ? 9 : 0, logits), t = k.in({N}, labels),
@@ -42,14 +43,14 @@ TEST_CASE("cross_entropy: losses and gradients, on columns of wider rows") {
 
 TEST_CASE("cross_entropy: huge logits, masked logits, no counted row") {
   for (const Dtype dtype : kFloats)
-    on_both_teams([&](KernelCheck& k) {
+    three_ways([&](KernelCheck& k) {
       const int64_t V = 300;
       Vec logits(size_t(4 * V), 0);
       for (size_t i = 0; i < size_t(V); ++i) {
         logits[i] = rounded(dtype, i % 2 ? 1e4 : -1e4);
         logits[size_t(V) + i] = rounded(dtype, i == 7 ? 3e38 : -3e38);
         logits[2 * size_t(V) + i] = i < 260 ? -HUGE_VAL : double(i % 3); // the whole first tile is masked
-        logits[3 * size_t(V) + i] = rounded(dtype, 1e30);
+        logits[3 * size_t(V) + i] = rounded(dtype, 1e12);
       }
       const Ints labels{1, 7, 299, 0};
       const Tensor z = k.in(dtype, {4, V}, logits), t = k.in({4}, labels), losses = k.out(Dtype::f32, {4});
@@ -68,7 +69,7 @@ TEST_CASE("cross_entropy: huge logits, masked logits, no counted row") {
 }
 
 TEST_CASE("cross_entropy: NaN stays NaN, a label that is no class is seen") {
-  on_both_teams([&](KernelCheck& k) {
+  three_ways([&](KernelCheck& k) {
     const int64_t V = 700;
     Vec logits = numbers(Dtype::f32, 3 * V, 1);
     logits[650] = NAN;
@@ -84,7 +85,7 @@ TEST_CASE("cross_entropy: NaN stays NaN, a label that is no class is seen") {
 
 TEST_CASE("cross_entropy: a vocabulary of GPT-2's size") {
   const int64_t V = 50257;
-  on_both_teams([&](KernelCheck& k) {
+  three_ways([&](KernelCheck& k) {
     const Vec logits = numbers(Dtype::bf16, 3 * V, 1, 12);
     const Ints labels{50256, -1, 0};
     const Tensor z = k.in(Dtype::bf16, {3, V}, logits), t = k.in({3}, labels), losses = k.out(Dtype::f32, {3});
@@ -97,7 +98,7 @@ TEST_CASE("cross_entropy: a vocabulary of GPT-2's size") {
 
 TEST_CASE("sum_losses: adds the sum and the count") {
   for (const int64_t n : {0, 1, 7, 1021, 65537})
-    on_both_teams([&](KernelCheck& k) {
+    three_ways([&](KernelCheck& k) {
       const Vec losses = numbers(Dtype::f32, n, 1, 4);
       const Ints labels = some_labels(n, 100);
       Vec want{2, 3, 4, 5};

@@ -31,7 +31,8 @@ TEST_CASE("embedding: forward and backward, with and without positions") {
   for (const int64_t N : {0, 1, 6, 64, 67, 201})
     for (const int64_t C : {1, 3, 64, 65, 127, 2051})
       for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
-        on_both_teams([&](KernelCheck& k) {
+        three_ways([&](KernelCheck& k) {
+          if (k.emulated() && N * C > 15000) return;
           const int64_t V = N == 64 ? 1 : 37, T = N == 6 ? 3 : 80; // some positions see no row
           const Ints tokens = some_tokens(N, V);
           Ints position;

@@ -98,7 +98,8 @@ TEST_CASE("rmsnorm and layernorm: forward and backward on ragged rows") {
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
       for (const int64_t N : {0, 1, 7, 67})
         for (const int64_t C : {3, 17, 64, 65, 127, 1031})
-          on_both_teams([&](KernelCheck& k) {
+          three_ways([&](KernelCheck& k) {
+            if (k.emulated() && N * C > 10000) return;
             CAPTURE(N);
             CAPTURE(C);
             check_forward(k, kind, dtype, N, C);

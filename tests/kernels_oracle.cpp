@@ -202,6 +202,14 @@ TEST_CASE("attention: gradients for one, some and all key heads, with documents"
   check_attention_gradients(attention_input(2, 4, 2, 2, 2, {0, 1, 1, 1, 0, 0, 0, 3}));
 }
 
+TEST_CASE("attention: a window is a document that starts so many positions back") {
+  AttentionInput in = attention_input(1, 6, 2, 1, 3, {0, 0, 0, 0, 3, 3});
+  in.window = 3;
+  const AttentionInput documents = attention_input(1, 6, 2, 1, 3, {0, 0, 0, 1, 3, 3});
+  CHECK(attention(in).y == attention(documents).y);
+  check_attention_gradients(in);
+}
+
 TEST_CASE("attention: known values") {
   AttentionInput in = attention_input(1, 3, 2, 1, 2, {});
   const Attention first = attention(in);

@@ -33,7 +33,7 @@ TEST_CASE("rope: forward and inverse, on columns of wider rows") {
     for (const int64_t heads : {1, 3})
       for (const int64_t D : {2, 6, 16, 64, 126, 130})
         for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
-          on_both_teams([&](KernelCheck& k) {
+          three_ways([&](KernelCheck& k) {
             const int64_t T = N == 6 ? 3 : N == 67 ? 30 : 5; // sequences follow each other
             const Vec x = numbers(dtype, N * heads * D, 1), frequency = frequencies(D / 2);
             Ints positions;

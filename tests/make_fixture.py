@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/fixtures: what an independent implementation (transformers on PyTorch, CPU) says of small models.
 
-    make_fixture.py models   a folder per model of MODELS, which `transformers` can open, and beside the weights
+    make_fixture.py models   a folder per model of MODELS, which `transformers` can open (each belongs to one major version
+                             of it; a run writes its own), and beside the weights
         reference.safetensors
             tokens    I32 [B, T]     inputs
             labels    I32 [B, T]     labels[b, t] is the target of position t (already shifted); -1 is not counted
@@ -18,9 +19,9 @@
 The reference is computed in float64 from the float32 weights that are saved. transformers widens some intermediate
 results to float32; here these become float64 too. Only the table of cosines and sines stays float32.
 
-On Debian 12: apt install python3-torch; in a venv with --system-site-packages transformers==4.47.1 for `models` and
-`rope`, and in a second one transformers==5.24.0 for the other cases of `rope` (its yarn honours
-original_max_position_embeddings).
+On Debian 12: apt install python3-torch; in a venv with --system-site-packages transformers==4.47.1; and in a second one
+of its own transformers==5.24.0 torch==2.6.0 numpy: it knows Qwen3, gives each layer of Qwen its own window, and its yarn
+honours original_max_position_embeddings.
 """
 import argparse
 import json
@@ -36,24 +37,39 @@ from safetensors.torch import save_file
 # Head counts, widths and lengths are small but odd, so that a wrong stride or a swapped dim cannot pass. The first has
 # position limits far below real ones: its four frequencies then fall into all three bands of llama3.
 MODELS = {
-    "llama": dict(B=2, T=33, masked=[(0, 5), (0, 6), (1, 0), (1, 32)], config=dict(
+    "llama": dict(major=4, B=2, T=33, masked=[(0, 5), (0, 6), (1, 0), (1, 32)], config=dict(
         model_type="llama", hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
         intermediate_size=112, vocab_size=101, tie_word_embeddings=False, rope_theta=500000.0, rms_norm_eps=1e-5,
         max_position_embeddings=2048, rope_scaling=dict(
             rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=256))),
-    "llama_tied": dict(B=3, T=17, masked=[(0, 0), (2, 16)], config=dict(
+    "llama_tied": dict(major=4, B=3, T=17, masked=[(0, 0), (2, 16)], config=dict(
         model_type="llama", hidden_size=40, num_hidden_layers=2, num_attention_heads=5, num_key_value_heads=5,
         intermediate_size=72, vocab_size=101, tie_word_embeddings=True, rope_theta=10000.0, rms_norm_eps=1e-6,
         max_position_embeddings=64)),
-    "gpt2": dict(B=2, T=29, masked=[(0, 28), (1, 3), (1, 4), (1, 5)], config=dict(
+    "gpt2": dict(major=4, B=2, T=29, masked=[(0, 28), (1, 3), (1, 4), (1, 5)], config=dict(
         model_type="gpt2", n_embd=48, n_layer=2, n_head=4, n_positions=47, vocab_size=101, tie_word_embeddings=True,
         activation_function="gelu_new", layer_norm_epsilon=1e-5, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)),
     # The third sequence has no label at all.
-    "qwen2": dict(B=3, T=23, masked=[(0, 7)] + [(2, t) for t in range(23)], config=dict(
+    "qwen2": dict(major=4, B=3, T=23, masked=[(0, 7)] + [(2, t) for t in range(23)], config=dict(
         model_type="qwen2", hidden_size=40, num_hidden_layers=2, num_attention_heads=5, num_key_value_heads=1,
         intermediate_size=72, vocab_size=101, tie_word_embeddings=True, rope_theta=1000000.0, rms_norm_eps=1e-6,
         max_position_embeddings=128)),
+    # Windows much shorter than the sequence, of neither a divisor nor a multiple of anything.
+    "mistral": dict(major=5, B=2, T=37, masked=[(0, 0), (0, 1), (1, 36)], config=dict(
+        model_type="mistral", hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+        intermediate_size=80, vocab_size=101, tie_word_embeddings=False, rope_theta=10000.0, rms_norm_eps=1e-5,
+        max_position_embeddings=64, sliding_window=11)),
+    # The first layer sees everything, the others three positions.
+    "qwen2_window": dict(major=5, B=2, T=31, masked=[(0, 9), (1, 0)], config=dict(
+        model_type="qwen2", hidden_size=40, num_hidden_layers=3, num_attention_heads=5, num_key_value_heads=1,
+        intermediate_size=56, vocab_size=101, tie_word_embeddings=False, rope_theta=1000000.0, rms_norm_eps=1e-6,
+        max_position_embeddings=128, use_sliding_window=True, sliding_window=3, max_window_layers=1)),
+    # Heads that together are wider than the stream.
+    "qwen3": dict(major=5, B=3, T=19, masked=[(0, 7), (1, 18), (2, 0)], config=dict(
+        model_type="qwen3", hidden_size=40, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+        head_dim=22, intermediate_size=72, vocab_size=101, tie_word_embeddings=True, rope_theta=1000000.0,
+        rms_norm_eps=1e-6, max_position_embeddings=128)),
 }
 
 # name: (major version of transformers, head width, rope_theta, max_position_embeddings, rope_scaling)
@@ -142,7 +158,7 @@ def make_model(name, case, seed, std, root):
 
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, safe_serialization=True)
+    model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
 
     _, _, narrow = step(model, tokens, labels)
@@ -210,7 +226,8 @@ def main():
     torch.set_num_threads(1)
     if args.what == "models":
         for name, case in MODELS.items():
-            make_model(name, case, args.seed, args.std, args.out)
+            if case["major"] == int(transformers.__version__.split(".")[0]):
+                make_model(name, case, args.seed, args.std, args.out)
     else:
         make_rope(args.out)
 

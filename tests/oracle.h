@@ -78,15 +78,16 @@ Vec gelu_tanh_backward(const Vec& x, const Vec& dy);
 Vec gelu_erf(const Vec& x);
 Vec gelu_erf_backward(const Vec& x, const Vec& dy);
 
-// ---- Causal attention with grouped keys and documents ----
+// ---- Causal attention with grouped keys, documents and a sliding window ----
 
 struct AttentionInput {
   int B = 0, T = 0, H = 0, G = 0, D = 0; // G divides H; query head h reads key/value head h / (H/G)
   double scale = 1;                      // of the scores, usually 1 / sqrt(D)
   Vec q = {};                            // [B, T, H, D]
   Vec k = {}, v = {};                    // [B, T, G, D]
-  Ints document_start =
-      {}; // [B, T]: position t attends to the keys j with document_start[b, t] <= j <= t; empty: all 0
+  // [B, T]: position t attends to the keys j with document_start[b, t] <= j <= t; empty: all 0.
+  Ints document_start = {};
+  int window = 0; // of how many positions, itself among them, a position sees the last; 0: of all
 };
 struct Attention {
   Vec y;   // [B, T, H, D]; 0 for a row with no key

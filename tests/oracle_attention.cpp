@@ -41,6 +41,7 @@ Row softmax_row(const AttentionInput& in, int b, int t, int h) {
   row.q = (n * in.H + h) * in.D;
   row.first = in.document_start.empty() ? 0 : in.document_start[n];
   ENSURE(row.first >= 0, "a document starts inside its row");
+  if (in.window > 0) row.first = std::max(row.first, t - in.window + 1);
   for (int j = row.first; j <= t; ++j)
     row.probabilities.push_back(in.scale * dot(&in.q[row.q], &in.k[key_at(in, b, j, h)], in.D));
   if (row.probabilities.empty()) return row;

@@ -4,6 +4,7 @@
 #include "tests/helpers.h"
 #include "train/config.h"
 #include "train/json_file.h"
+#include "train/trainer.h"
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -335,6 +336,31 @@ TEST_SUITE("train_config") {
     for (const char* axis : {"pod", "pp", "cp", "tp"})
       CHECK(has(error_with({concat("mesh.", axis, "=2")}), concat("mesh.", axis, " is 2, but only 1 is offered")));
     CHECK(has(error_with({"mesh.dp=4"}, 2), "mesh.dp is 4, so 4 ranks are needed, but 2 were started: mpirun -n 4"));
+  }
+
+  TEST_CASE("implementations are chosen by the name of an operation, a norm by either name") {
+    const RunConfig plain = load_config("", {"model=tiny", "data.folder=d"});
+    CHECK(plain.kernels.at("norm") == kReference);
+    CHECK(plain.kernels.count("norm_backward") == 0);
+    for (const char* name : {"norm", "rmsnorm", "layernorm"})
+      CHECK(load_config("", {"model=tiny", "data.folder=d", concat("kernels.", name, "=mine")}).kernels.at("norm") ==
+            "mine");
+    RunConfig config = plain;
+    config.kernels["norm"] = "mine";
+    CHECK(has(error_of([&] { choose_kernels(config); }), "kernels.norm is 'mine', which this binary does not have"));
+    CHECK(has(error_with({"kernels.rmsnrm=mine"}), "kernels.rmsnrm"));
+    config = plain;
+    config.kernels["attention"] = "cudnn";
+    choose_kernels(config);
+    const auto transport = Transport::ghost(0, 1);
+    const auto plan = [&](const char* target) {
+      config.data.document_mask = false;
+      return make_plan(Target::parse(target), 1, *transport, Mesh({1, 1, 1, 1, 1}, 0, 1), config);
+    };
+    CHECK(has(error_of([&] { plan("cpu"); }), "kernels.attention is 'cudnn', which cpu does not have"));
+    const Plan gpu = plan("sm_90a");
+    CHECK(gpu.find("train")->signatures.size() > 0);
+    choose_kernels(plain);
   }
 
 } // TEST_SUITE

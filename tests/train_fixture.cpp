@@ -150,6 +150,15 @@ TEST_SUITE("train_fixture") {
   TEST_CASE("qwen2, tied, biases: loss, logits and all gradients as in transformers") {
     compare_with_transformers("qwen2");
   }
+  TEST_CASE("mistral, sliding window: loss, logits and all gradients as in transformers") {
+    compare_with_transformers("mistral");
+  }
+  TEST_CASE("qwen2, untied, one full layer and two with a window: loss, logits and all gradients as in transformers") {
+    compare_with_transformers("qwen2_window");
+  }
+  TEST_CASE("qwen3, tied, norms of queries and keys: loss, logits and all gradients as in transformers") {
+    compare_with_transformers("qwen3");
+  }
 
   TEST_CASE("rope frequencies of every kind as in transformers") {
     const auto cases = read_json_file(kFixtures + "rope.json").at("cases");

@@ -1,256 +1,253 @@
 #include "train/bench_kernels.h"
-#include "kernels/activation.h"
-#include "kernels/adamw.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/device.h"
+#include "kernels/compare.h"
 #include "kernels/elementwise.h"
-#include "kernels/embedding.h"
 #include "kernels/floor.h"
-#include "kernels/norm.h"
-#include "kernels/rope.h"
-#include "kernels/step_state.h"
 #include <algorithm>
+#include <cctype>
 #include <chrono>
-#include <functional>
-#include <numeric>
+#include <map>
+#include <set>
 
 namespace triax {
 namespace {
 
-constexpr int kRounds = 9;
-constexpr double kShortest = 2e-4; // seconds: a sample is repeated until it is longer
+constexpr int kRounds = 9, kFewestRounds = 3;
+constexpr double kLongest = 2; ///< seconds that a row's rounds may take where that leaves the fewest
+constexpr double kRateAge = 2; ///< seconds after which the matrix rate is measured again
+/// An implementation that uses no matrix units, "plain", is left out where it would take seconds.
+constexpr double kMostPlainFlops = 1e11;
 
-/// One kernel's operands on a device of their own.
-class Case {
+using Clock = std::chrono::steady_clock;
+
+double least(const std::vector<double>& samples) { return *std::min_element(samples.begin(), samples.end()); }
+
+/// The rates of the machine that are the best of the whole run: a disturbed one would flatter the kernels.
+class Rates {
 public:
-  Case(int threads, Dtype dtype) : device_(Device::open(Target{}, threads)), dtype_(dtype), threads_(threads) {}
-
-  /// Normal numbers.
-  Tensor numbers(std::initializer_list<int64_t> shape) { return numbers(dtype_, shape); }
-  Tensor numbers(Dtype dtype, std::initializer_list<int64_t> shape) {
-    const Tensor t = device_->persistent("bench", Purpose::activations, dtype, shape);
-    device_->compute().run(normal_fill(t, 1.0f, ++seed_, 0, 0));
-    return t;
+  Rates(const BenchPlace& place, BenchSize size) : place_(place), size_(size) {}
+  void measure_matrix(Dtype dtype) {
+    Rate& rate = matrix_[dtype];
+    if (rate.best > 0 && std::chrono::duration<double>(Clock::now() - rate.at).count() < kRateAge) return;
+    rate.best = std::max(rate.best, matrix_rate_of(place_, dtype, size_));
+    rate.at = Clock::now();
   }
-  Tensor ints(int64_t n, int32_t (*value)(int64_t, int64_t), int64_t limit) {
-    const Tensor t = device_->persistent("bench", Purpose::inputs, Dtype::i32, {n});
-    std::vector<int32_t> values(static_cast<size_t>(n));
-    for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = value(i, limit);
-    device_->write(t, values.data());
-    return t;
-  }
-  Tensor constant(int64_t n, float value) {
-    const Tensor t = device_->persistent("bench", Purpose::activations, Dtype::f32, {n});
-    device_->compute().run(fill(t, value));
-    return t;
-  }
-  Tensor state() {
-    const StepState s{.seed = 1, .step = 1, .learning_rate = 1e-6f};
-    const Tensor t = device_->persistent("state", Purpose::inputs, Dtype::u8, {int64_t(sizeof(s))});
-    device_->write(t, &s);
-    return t;
-  }
-  /// A call that runs `op`, without the workspace being allocated each time.
-  std::function<void()> call(const Op& op) {
-    LaunchContext context{nullptr, threads_, {}};
-    if (const int64_t scratch = op.kind->describe(Target{}, op).scratch)
-      context.scratch = device_->persistent("workspace", Purpose::workspace, Dtype::u8, {scratch});
-    const LaunchFn launch = find_launch(*op.kind, Target::Kind::cpu);
-    return [=] { launch(op, context); };
-  }
-  Dtype dtype() const { return dtype_; }
-
-private:
-  std::unique_ptr<Device> device_;
-  Dtype dtype_;
-  int threads_;
-  uint64_t seed_ = 0;
-};
-
-double seconds_of(const std::function<void()>& call, int repeat) {
-  const auto begin = std::chrono::steady_clock::now();
-  for (int r = 0; r < repeat; ++r) call();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / repeat;
-}
-
-double median(std::vector<double> samples) {
-  std::nth_element(samples.begin(), samples.begin() + long(samples.size() / 2), samples.end());
-  return samples[samples.size() / 2];
-}
-
-KernelRow measure(Case& c, const std::string& name, const std::string& shape, const Op& op, double exponentials,
-                  int threads) {
-  const double bytes = op.kind->describe(Target{}, op).bytes;
-  const int64_t copied = std::max<int64_t>(1, int64_t(bytes) / 8), exp_count = 2048 * threads, exp_repeat = 200;
-  const auto kernel = c.call(op),
-             copy = c.call(floor_copy(c.numbers(Dtype::f32, {copied}), c.numbers(Dtype::f32, {copied}))),
-             exp =
-                 c.call(floor_exp(c.numbers(Dtype::f32, {exp_count}), c.numbers(Dtype::f32, {exp_count}), exp_repeat));
-  const int kernel_repeat = 1 + int(kShortest / seconds_of(kernel, 1)),
-            copy_repeat = 1 + int(kShortest / seconds_of(copy, 1));
-  std::vector<double> kernel_s, copy_s, exp_s;
-  for (int round = 0; round < kRounds; ++round) {
-    kernel_s.push_back(seconds_of(kernel, kernel_repeat));
-    copy_s.push_back(seconds_of(copy, copy_repeat));
-    exp_s.push_back(seconds_of(exp, 1) / double(exp_count * exp_repeat));
-  }
-  // Floors are the best that was seen: a disturbed one would flatter the kernel. That of exp is a rate of the machine,
-  // so it is the best of the whole run, see `finish`; until then it is what this row saw, by exponential.
-  const auto best = [](const std::vector<double>& samples) {
-    return *std::min_element(samples.begin(), samples.end());
-  };
-  return {name, shape, c.dtype(), bytes, exponentials, median(kernel_s), best(copy_s), best(exp_s), 0, 0};
-}
-
-void finish(std::vector<KernelRow>& rows) {
-  double rate = rows.front().exp_seconds;
-  for (const KernelRow& row : rows) rate = std::min(rate, row.exp_seconds);
-  for (KernelRow& row : rows) {
-    row.exp_seconds = rate * row.exponentials;
+  void saw_exponential(double seconds) { exponential_ = std::min(exponential_, seconds); }
+  void finish(KernelRow& row) const {
+    if (!row.error.empty()) return;
+    if (row.kind != KernelKind::rows) {
+      row.matrix_rate = matrix_.at(row.dtype).best;
+      row.percent = 100 * row.flops / row.seconds / row.matrix_rate;
+      return;
+    }
+    row.exp_seconds = row.exponentials > 0 ? exponential_ * row.exponentials : 0;
     row.floor_seconds = std::max(row.copy_seconds, row.exp_seconds);
     row.percent = 100 * row.floor_seconds / row.seconds;
   }
-}
 
-/// All kernels of a dtype for rows [rows, columns], and a loss over [loss_rows, classes].
-class Bench {
+private:
+  struct Rate {
+    double best = 0;
+    Clock::time_point at;
+  };
+  BenchPlace place_;
+  BenchSize size_;
+  std::map<Dtype, Rate> matrix_;
+  double exponential_ = 1;
+};
+
+/// A call and how often it is made for one sample.
+struct Timed {
+  BenchCase::Call call;
+  int repeat;
+  std::vector<double> seconds = {};
+  Timed(BenchCase& c, const Op& op) : call(c.call(op)), repeat(c.repeats_of(call)) {}
+  void sample(BenchCase& c) { seconds.push_back(c.seconds_of(call, repeat)); }
+};
+
+/// What row-wise kernels are held to on this place. A GPU copies by a kernel or by its own means, whichever is faster;
+/// how fast it computes exponentials, the floor that a CPU has cannot tell: it would measure the cache.
+class Floors {
 public:
-  Bench(int threads, Dtype dtype, int64_t rows, int64_t columns, int64_t loss_rows, int64_t classes)
-      : threads_(threads), dtype_(dtype), N(rows), C(columns), loss_rows_(loss_rows), V(classes) {}
-
-  std::vector<KernelRow> run() {
-    norms();
-    mlp();
-    positions();
-    loss();
-    plain();
-    optimizer();
-    return std::move(rows_);
+  Floors(BenchCase& c, const BenchPlace& place, double bytes) {
+    const int64_t n = std::max<int64_t>(1, int64_t(bytes) / 8);
+    const Tensor to = c.numbers(Dtype::f32, {n}), from = c.numbers(Dtype::f32, {n});
+    copies_.emplace_back(c, floor_copy(to, from));
+    if (place.gpu()) {
+      copies_.emplace_back(c, copy(to, from));
+      return;
+    }
+    const int64_t count = 2048 * place.threads, times = 200;
+    exponentials_ = double(count * times);
+    exp_.emplace_back(c, floor_exp(c.numbers(Dtype::f32, {count}), c.numbers(Dtype::f32, {count}), times));
+  }
+  void sample(BenchCase& c) {
+    for (Timed& copy : copies_) copy.sample(c);
+    for (Timed& exp : exp_) exp.sample(c);
+  }
+  void finish(KernelRow& row, Rates& rates) const {
+    row.copy_seconds = least(copies_.front().seconds);
+    for (const Timed& copy : copies_) row.copy_seconds = std::min(row.copy_seconds, least(copy.seconds));
+    for (const Timed& exp : exp_) rates.saw_exponential(least(exp.seconds) / exponentials_);
   }
 
 private:
-  template <class Make> void add(const std::string& name, const std::string& shape, double exponentials, Make make) {
-    Case c(threads_, dtype_);
-    rows_.push_back(measure(c, name, shape, make(c), exponentials, threads_));
-  }
-  std::string shape(int64_t n, int64_t c) const { return concat("[", n, ", ", c, "]"); }
+  std::vector<Timed> copies_, exp_;
+  double exponentials_ = 1;
+};
 
-  void norms() {
-    for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
-      const std::string name = kind == NormKind::rms ? "rms_norm" : "layer_norm";
-      const auto bias = [=, this](Case& c) { return kind == NormKind::rms ? Tensor{} : c.numbers({C}); };
-      add(name + " forward", shape(N, C), 0, [=, this](Case& c) {
-        return norm_forward({.kind = kind,
-                             .y = c.numbers({N, C}),
-                             .sum = c.numbers({N, C}),
-                             .statistics = c.numbers(Dtype::f32, {N, 2}),
-                             .x = c.numbers({N, C}),
-                             .residual = c.numbers({N, C}),
-                             .weight = c.numbers({C}),
-                             .bias = bias(c)});
-      });
-      add(name + " backward", shape(N, C), 0, [=, this](Case& c) {
-        return norm_backward({.kind = kind,
-                              .dx = c.numbers({N, C}),
-                              .dweight = c.numbers(Dtype::f32, {C}),
-                              .dbias = kind == NormKind::rms ? Tensor{} : c.numbers(Dtype::f32, {C}),
-                              .dy = c.numbers({N, C}),
-                              .dresidual = c.numbers({N, C}),
-                              .x = c.numbers({N, C}),
-                              .statistics = c.numbers(Dtype::f32, {N, 2}),
-                              .weight = c.numbers({C})});
-      });
-    }
+/// How many rounds a row gets, from the seconds that one takes.
+int rounds_of(double seconds) { return std::clamp(int(kLongest / seconds), kFewestRounds, kRounds); }
+
+void time_rows(BenchCase& c, const Op& op, const BenchPlace& place, KernelRow& row, Rates& rates) {
+  Timed kernel(c, op);
+  Floors floors(c, place, row.bytes);
+  for (int round = 0; round < kRounds; ++round) {
+    kernel.sample(c);
+    floors.sample(c);
   }
-  void mlp() {
-    const int64_t n = std::max<int64_t>(N * 3 / 8, 1), F = C * 11 / 4; // as wide as a Llama's
-    const double one = double(n) * double(F);
-    add("swiglu forward", shape(n, F), one, [=](Case& c) {
-      return swiglu_forward(c.numbers({n, F}), c.numbers({n, 2 * F}));
-    });
-    add("swiglu backward", shape(n, F), one, [=](Case& c) {
-      return swiglu_backward(c.numbers({n, 2 * F}), c.numbers({n, F}), c.numbers({n, 2 * F}));
-    });
-    for (const Gelu kind : {Gelu::tanh, Gelu::erf}) {
-      const std::string name = kind == Gelu::tanh ? "gelu tanh" : "gelu erf";
-      add(name + " forward", shape(n, F), one, [=](Case& c) {
-        return gelu_forward(c.numbers({n, F}), c.numbers({n, F}), kind);
-      });
-      add(name + " backward", shape(n, F), one, [=](Case& c) {
-        return gelu_backward(c.numbers({n, F}), c.numbers({n, F}), c.numbers({n, F}), kind);
-      });
-    }
-  }
-  void positions() {
-    const int64_t period = std::min<int64_t>(N, 512);
-    const auto token = [](int64_t i, int64_t limit) { return int32_t(i * 7919 % limit); };
-    add("rope", shape(N, C), 0, [=, this](Case& c) {
-      return rope(c.numbers({N, C}), c.numbers(Dtype::f32, {period, 64}), 64, false);
-    });
-    add("embedding forward", shape(N, C), 0, [=, this](Case& c) {
-      return embedding_forward(c.numbers({N, C}), c.ints(N, token, N), c.numbers({N, C}), {});
-    });
-    add("embedding backward", shape(N, C), 0, [=, this](Case& c) {
-      const auto quarter = [](int64_t i, int64_t) { return int32_t(i / 4); };
-      const auto same = [](int64_t i, int64_t) { return int32_t(i); };
-      return embedding_backward(c.numbers(Dtype::f32, {N / 4 + 1, C}), {}, c.numbers({N, C}), c.ints(N, quarter, 0),
-                                c.ints(N, same, 0));
-    });
-  }
-  void loss() {
-    const auto label = [](int64_t i, int64_t limit) { return int32_t(i * 7919 % limit); };
-    for (const bool backward : {false, true})
-      add(backward ? "cross entropy and gradient" : "cross entropy", shape(loss_rows_, V),
-          (backward ? 2.0 : 1.0) * double(loss_rows_) * double(V), [=, this](Case& c) {
-            return cross_entropy(c.constant(loss_rows_, 0), c.numbers({loss_rows_, V}), c.ints(loss_rows_, label, V),
-                                 1.0f, backward);
-          });
-  }
-  void plain() {
-    add("add", shape(N, C), 0, [this](Case& c) {
-      return triax::add(c.numbers({N, C}), c.numbers({N, C}), c.numbers({N, C}));
-    });
-    add("cast", shape(N, C), 0, [this](Case& c) {
-      return cast(c.numbers(dtype_ == Dtype::f32 ? Dtype::bf16 : Dtype::f32, {N, C}), c.numbers({N, C}));
-    });
-    add("column sum", shape(N, C), 0, [this](Case& c) {
-      return column_sum(c.numbers(Dtype::f32, {C}), c.numbers({N, C}));
-    });
-  }
-  void optimizer() {
-    const int64_t n = N * C / 4;
-    for (const bool stochastic : {false, true}) {
-      if (stochastic && dtype_ == Dtype::f32) continue;
-      add(stochastic ? "adamw stochastic" : "adamw", concat("[", n, "]"), 0, [=, this](Case& c) {
-        return adamw({0.9f, 0.95f, 1e-8f, 0.1f, 0, stochastic, c.numbers({n}),
-                      dtype_ == Dtype::f32 ? Tensor{} : c.numbers(Dtype::f32, {n}), c.numbers(Dtype::f32, {n}),
-                      c.constant(n, 1.0f), c.numbers(Dtype::f32, {n}), c.state(), c.constant(kStepScalars, 1.0f)});
-      });
-    }
-    if (dtype_ == Dtype::f32)
-      add("squared norm", concat("[", n * 4, "]"), 0,
-          [=](Case& c) { return squared_norm(c.constant(kStepScalars, 0.0f), c.numbers({n * 4})); });
+  row.seconds = median(kernel.seconds);
+  floors.finish(row, rates);
+}
+
+void time_matrix(BenchCase& c, const Op& op, KernelRow& row, Rates& rates) {
+  rates.measure_matrix(row.dtype);
+  Timed kernel(c, op);
+  kernel.sample(c);
+  const int rounds = rounds_of(kernel.seconds.front() * kernel.repeat);
+  while (int(kernel.seconds.size()) < rounds) kernel.sample(c);
+  row.seconds = median(kernel.seconds);
+  rates.measure_matrix(row.dtype);
+}
+
+class Bench {
+public:
+  explicit Bench(const KernelOptions& options) : o_(options), rates_(options.place, options.size) {}
+
+  std::vector<KernelCase> cases() const {
+    std::vector<KernelCase> chosen;
+    std::set<std::string> names;
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
+      for (const auto& kind : {row_wise_cases, attention_cases, product_cases})
+        for (KernelCase& k : kind(o_.place, dtype, o_.size)) {
+          names.insert(k.name);
+          if ((!o_.dtype || *o_.dtype == dtype) && (!o_.kind || *o_.kind == k.kind) &&
+              matches(k.name + " " + k.shape, o_.name))
+            chosen.push_back(std::move(k));
+        }
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+    DEMAND(!chosen.empty(), "bench kernels: none that was asked for has '", o_.name, "' in its name; there are ", list);
+    return chosen;
   }
 
-  int threads_;
-  Dtype dtype_;
-  int64_t N, C, loss_rows_, V;
+  /// All implementations of one kernel, the reference first.
+  void run(const KernelCase& k) {
+    const OpKind* kind = measure(k, nullptr, kReference);
+    if (!kind) return;
+    const double flops = rows_.back().flops;
+    for (const std::string& name : implementations(*kind)) {
+      if (name == kReference || !find_launch(*kind, o_.place.target.kind, name)) continue;
+      if (name == "plain" && flops > kMostPlainFlops) continue;
+      if (takes(k, *kind, name)) measure(k, kind, name);
+    }
+  }
+
+  std::vector<KernelRow> finished() const {
+    std::vector<KernelRow> rows = rows_;
+    for (KernelRow& row : rows) rates_.finish(row);
+    return rows;
+  }
+
+private:
+  KernelRow row_of(const KernelCase& k, const std::string& implementation) const {
+    KernelRow row;
+    row.kind = k.kind;
+    row.name = k.name;
+    row.implementation = implementation;
+    row.shape = k.shape;
+    row.dtype = k.dtype;
+    row.exponentials = o_.place.gpu() ? 0 : k.exponentials;
+    row.allowed = k.dtype == Dtype::bf16 ? kMostDifferenceBf16 : kMostDifferenceF32;
+    return row;
+  }
+
+  /// Does the implementation take such operands?
+  bool takes(const KernelCase& k, const OpKind& kind, const std::string& implementation) const {
+    const std::string chosen = chosen_implementation(kind);
+    bool takes = true;
+    BenchCase c(o_.place, k.dtype);
+    const Op op = (k.small ? k.small : k.make)(c);
+    choose_implementation(kind.name, implementation);
+    try {
+      describe(o_.place.target, op);
+    } catch (const Error&) {
+      takes = false;
+    }
+    choose_implementation(kind.name, chosen);
+    return takes;
+  }
+
+  /// Adds the row of one implementation of `kind`, which is null where it is not known before; returns it.
+  const OpKind* measure(const KernelCase& k, const OpKind* kind, const std::string& implementation) {
+    KernelRow row = row_of(k, implementation);
+    const std::string chosen = kind ? chosen_implementation(*kind) : "";
+    if (kind) choose_implementation(kind->name, implementation);
+    try {
+      if (o_.check) {
+        BenchCase small(o_.place, k.dtype);
+        row.difference = difference_from_cpu(small, (k.small ? k.small : k.make)(small), o_.place.threads);
+      }
+      BenchCase c(o_.place, k.dtype);
+      const Op op = k.make(c);
+      const Description d = describe(o_.place.target, op);
+      row.flops = d.flops;
+      row.bytes = d.bytes;
+      if (k.kind == KernelKind::rows)
+        time_rows(c, op, o_.place, row, rates_);
+      else
+        time_matrix(c, op, row, rates_);
+      rows_.push_back(row);
+      if (!kind) return op.kind;
+    } catch (const std::exception& e) {
+      row.error = e.what();
+      rows_.push_back(row);
+    }
+    if (kind) choose_implementation(kind->name, chosen);
+    return kind;
+  }
+
+  KernelOptions o_;
+  Rates rates_;
   std::vector<KernelRow> rows_;
 };
 
+std::string plain(const std::string& text) {
+  std::string letters;
+  for (const char c : text)
+    if (c != ' ' && c != '_') letters += char(std::tolower(static_cast<unsigned char>(c)));
+  return letters;
+}
+
 } // namespace
 
-std::vector<KernelRow> bench_kernels(int threads) {
-  std::vector<KernelRow> rows;
-  const auto append = [&](std::vector<KernelRow> more) {
-    rows.insert(rows.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-  };
-  for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
-    append(Bench(threads, dtype, 16384, 1024, 512, 50257).run());
-    append(Bench(threads, dtype, 128, 1024, 8, 4096).run());
+const char* name_of(KernelKind kind) {
+  constexpr const char* kNames[] = {"rows", "attention", "matmul"};
+  return kNames[int(kind)];
+}
+
+bool matches(const std::string& text, const std::string& part) {
+  return plain(text).find(plain(part)) != std::string::npos;
+}
+
+std::vector<KernelRow> bench_kernels(const KernelOptions& options,
+                                     const std::function<void(const std::vector<KernelRow>&)>& progress) {
+  Device::open(options.place.target, options.place.threads); // a place that is not here is no fault of the kernels
+  Bench bench(options);
+  for (const KernelCase& k : bench.cases()) {
+    bench.run(k);
+    if (progress) progress(bench.finished());
   }
-  finish(rows);
-  return rows;
+  return bench.finished();
 }
 
 } // namespace triax

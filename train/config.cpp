@@ -1,5 +1,5 @@
 #include "train/config.h"
-#include "kernels/check.h"
+#include "kernels/op.h"
 #include "model/huggingface.h"
 #include "model/sizes.h"
 #include "train/json_file.h"
@@ -31,7 +31,7 @@ std::span<const char* const> names(Cooldown) {
 bool operator==(const RunConfig& a, const RunConfig& b) {
   return a.model == b.model && a.data == b.data && a.train == b.train && a.optimizer == b.optimizer &&
          a.evaluate == b.evaluate && a.checkpoint == b.checkpoint && a.run == b.run && a.mesh == b.mesh &&
-         a.comm == b.comm && a.threads == b.threads;
+         a.comm == b.comm && a.kernels == b.kernels && a.threads == b.threads;
 }
 
 namespace {
@@ -69,6 +69,21 @@ void take_base(Source& source) {
     if (std::string(key) == "model") source.document.erase("model");
     source.base = found->second;
     source.texts.erase(found);
+  }
+}
+
+/// RMSNorm and LayerNorm are one operation, "norm".
+void take_norm_names(Source& source) {
+  for (const std::string name : {"rmsnorm", "layernorm"}) {
+    if (source.document.contains("kernels") && source.document["kernels"].is_object())
+      if (json& kernels = source.document["kernels"]; kernels.contains(name)) {
+        kernels["norm"] = kernels[name];
+        kernels.erase(name);
+      }
+    if (const auto found = source.texts.find("kernels." + name); found != source.texts.end()) {
+      source.texts["kernels.norm"] = found->second;
+      source.texts.erase(found);
+    }
   }
 }
 
@@ -206,6 +221,16 @@ void validate_threads(const RunConfig& c) {
 
 } // namespace
 
+std::map<std::string, std::string> reference_kernels() {
+  std::map<std::string, std::string> kernels;
+  for (const std::string& family : operation_families()) kernels[family] = kReference;
+  return kernels;
+}
+
+void choose_kernels(const RunConfig& config) {
+  for (const auto& [family, name] : config.kernels) choose_implementation(family, name);
+}
+
 int64_t most_threads() { return 4 * std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN)); }
 
 RunConfig load_config(const std::string& path, const std::vector<std::string>& sets, int64_t ranks) {
@@ -216,6 +241,7 @@ RunConfig load_config(const std::string& path, const std::vector<std::string>& s
   DEMAND(source.document.is_object(), path, ": holds ", source.document.type_name(),
          ", but must be an object of settings");
   take_base(source);
+  take_norm_names(source);
 
   RunConfig config;
   start_model(source, config);

@@ -86,6 +86,9 @@ struct CommConfig {
   bool operator==(const CommConfig&) const = default;
 };
 
+/// kReference for each of operation_families().
+std::map<std::string, std::string> reference_kernels();
+
 struct RunConfig {
   ModelConfig model;
   DataConfig data;
@@ -96,7 +99,8 @@ struct RunConfig {
   RunFolderConfig run;
   MeshConfig mesh;
   CommConfig comm;
-  int64_t threads = 0; ///< of one rank; 0: the cores that the rank may use
+  std::map<std::string, std::string> kernels = reference_kernels(); ///< by family, see kernels/op.h
+  int64_t threads = 0;                                              ///< of one rank; 0: the cores that the rank may use
   /// "train.steps" -> where its value came from ("run.json", "--set", "llama3-8b", "derived: ..."), for every value
   /// that is not the default. Not part of what is compared or written.
   std::map<std::string, std::string> origin;
@@ -117,6 +121,9 @@ RunConfig load_config(const std::string& path, const std::vector<std::string>& s
 
 /// Threads of one rank beyond which this machine refuses: four for each of its cores.
 int64_t most_threads();
+
+/// Makes the implementations that `config.kernels` names those of this process. Throws where one is not there.
+void choose_kernels(const RunConfig& config);
 
 /// What no run can be: limits of single fields, then fields against each other, with the arithmetic in the sentence.
 void validate(const RunConfig& config);

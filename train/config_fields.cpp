@@ -13,7 +13,8 @@ constexpr double kMost = 1e12, kMostSequences = 1e9, kMostRanks = 1e6;
 void add_model(ModelConfig& m, List& list) {
   list.insert(
       list.end(),
-      {{"model.family", choice(m.family), "how Hugging Face files spell it: llama (also Mistral, Qwen2) or gpt2"},
+      {{"model.family", choice(m.family),
+        "how Hugging Face files spell it: llama (also Mistral, Qwen2, Qwen3) or gpt2"},
        {"model.width", &m.width, "C, the width of the residual stream", at_least(1)},
        {"model.layers", &m.layers, "L, blocks of attention and MLP", at_least(1)},
        {"model.heads", &m.heads, "H, query heads", at_least(1)},
@@ -29,6 +30,10 @@ void add_model(ModelConfig& m, List& list) {
        {"model.position", choice(m.position), "rotary or learned positions, fixed by the family"},
        {"model.tied", &m.tied, "the output head is the embedding"},
        {"model.qkv_bias", &m.qkv_bias, "biases on query, key and value (Qwen2)"},
+       {"model.qk_norm", &m.qk_norm, "norm of each query and key head before the rotary embedding (Qwen3)"},
+       {"model.window", &m.window, "positions that a position attends to, itself among them; 0: all (Mistral has one)",
+        at_least(0)},
+       {"model.full_layers", &m.full_layers, "the first layers, which have no window (Qwen2, Qwen3)", at_least(0)},
        {"model.bias", &m.bias, "biases on all linear layers and norms (gpt2)"},
        {"model.init_std", &m.init_std, "standard deviation of the initial weights", at_least(0)}});
 }
@@ -116,6 +121,12 @@ void add_rest(RunConfig& c, List& list) {
        {"threads", &c.threads, "of one rank; 0: the cores that it may use", from_to(0, 4096)}});
 }
 
+void add_kernels(std::map<std::string, std::string>& kernels, List& list) {
+  for (auto& [family, name] : kernels)
+    list.push_back(
+        {"kernels." + family, &name, "the implementation that runs; another than triax is compared with it"});
+}
+
 } // namespace
 
 std::vector<Setting> settings(RunConfig& config) {
@@ -126,6 +137,7 @@ std::vector<Setting> settings(RunConfig& config) {
   add_train(config.train, list);
   add_optimizer(config.optimizer, list);
   add_rest(config, list);
+  add_kernels(config.kernels, list);
   return list;
 }
 

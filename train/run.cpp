@@ -215,6 +215,8 @@ void Run::log_step() {
       log_->write(event);
     }
     log_->progress(progress_line(), finished());
+    if (steps_here_ == 1)
+      for (const std::string& sentence : trainer_.device().comparisons()) log_->say(sentence);
   }
   DEMAND(std::isfinite(loss), "the loss of step ", state_.step, " is ", loss,
          "; nothing of it was saved. The last checkpoint in ", config_.run.folder,

@@ -124,7 +124,7 @@ void Trainer::record_all() {
 Inputs Trainer::device_inputs(int64_t micro_batch) const {
   const Tensor all = inputs_.slice(0, micro_batch, 1).view({kInputs, rows_});
   const auto at = [&](int64_t i) { return all.slice(0, i, 1).view({rows_}); };
-  return {config_.train.micro_batch, config_.data.sequence, at(0), at(1), at(2), at(3)};
+  return {config_.train.micro_batch, config_.data.sequence, at(0), at(1), at(2), at(3), config_.data.document_mask};
 }
 
 Trainer::HostInputs Trainer::inputs(int64_t micro_batch) const {
@@ -147,6 +147,7 @@ Dtype choose_dtype(DTypeChoice choice, const Target& target) {
 }
 
 Plan make_plan(const Target& target, int threads, Transport& transport, const Mesh& mesh, const RunConfig& config) {
+  choose_kernels(config);
   const auto ghost = Device::ghost(target, threads);
   Trainer(*ghost, transport, mesh, config, choose_dtype(config.train.dtype, target)).record_all();
   return ghost->plan();

@@ -12,6 +12,7 @@
 // The unit of work is a key/value head of one sequence with its group of query heads, so each sum has one owner, taken
 // in one order whatever the number of threads. Nothing here may have external linkage outside of this level's
 // namespace: the linker would merge it with code for lesser CPUs.
+#include "kernels/attention_mask.h"
 #include "kernels/attention_shape.h"
 #include "kernels/host/tile.h"
 #include <limits.h>
@@ -30,15 +31,16 @@ SIMT_FN int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /// Where a tile of queries stands, and which keys each of its queries sees.
 struct Queries {
-  int64_t first, count, first_key, last_start; ///< last_start: the largest document start in the tile
-  alignas(64) int32_t start[kQ];               ///< beyond the sequence INT_MAX: nothing is seen
+  int64_t first, count, first_key, last_start; ///< last_start: the largest start in the tile
+  alignas(64) int32_t start[kQ];               ///< first key; beyond the sequence INT_MAX: nothing is seen
   alignas(64) int32_t position[kQ];
-  Queries(const int32_t* document_start, int64_t at, int64_t T) : first(at), count(least(kQ, T - at)) {
+  Queries(const int32_t* document_start, int64_t at, const AttentionAttributes& shape)
+      : first(at), count(least(kQ, shape.sequence - at)) {
     first_key = INT_MAX;
     last_start = 0;
     for (int64_t q = 0; q < kQ; ++q) {
       position[q] = int32_t(at + q);
-      start[q] = q < count ? document_start[at + q] : INT_MAX;
+      start[q] = q < count ? attention_first_key(document_start[at + q], position[q], shape.window) : INT_MAX;
       first_key = least(first_key, start[q]);
       last_start = most(last_start, start[q]);
     }
@@ -181,7 +183,7 @@ template <class T> void forward_group(const Arguments<T>& a, int64_t unit, float
   load_keys(a, row, g, scratch, scratch + size);
   for (int64_t h = g * group; h < (g + 1) * group; ++h)
     for (int64_t first = 0; first < shape.sequence; first += kQ)
-      forward_tile(a, b, h, Queries(a.start + row, first, shape.sequence), scratch, scratch + size, scratch + 2 * size);
+      forward_tile(a, b, h, Queries(a.start + row, first, shape), scratch, scratch + size, scratch + 2 * size);
 }
 
 /// The parts of a thread's scratch in the backward pass.
@@ -264,7 +266,7 @@ template <class T> void backward_group(const Arguments<T>& a, int64_t unit, floa
   memset(x.dk, 0, 2 * size_t(shape.sequence * a.W) * sizeof(float)); // and dv behind it
   for (int64_t h = g * group; h < (g + 1) * group; ++h)
     for (int64_t first = 0; first < shape.sequence; first += kQ)
-      backward_tile(a, b, h, Queries(a.start + row, first, shape.sequence), x);
+      backward_tile(a, b, h, Queries(a.start + row, first, shape), x);
   for (int64_t i = 0; i < shape.sequence; ++i) {
     T* const dk = a.gradient(row + i, shape.heads + g);
     T* const dv = a.gradient(row + i, shape.heads + shape.kv_heads + g);

@@ -1,0 +1,132 @@
+// Flash attention on tensor cores (Dao 2023, arXiv 2307.08691), for bf16 with sums in f32: what its kernels share.
+//
+// Every kernel has one form. A block of four warps keeps a tile of rows in shared memory (queries, or keys and values)
+// and streams tiles of columns past it (keys and values, or queries), the next one under way while one is multiplied.
+// A warp owns 16 M rows of the resident tile: their scores stay in its registers, where the accumulators of one product
+// are, rounded to bf16, the left operand of the next, and each sum has one owner and one order. What bounds the rate
+// beside the tensor cores is ldmatrix: M = 2 reads each fragment of the streamed tile once for 32 rows.
+#pragma once
+#include "kernels/attention_fragments.h"
+#include "kernels/attention_mask.h"
+#include "kernels/attention_shape.h"
+#include <climits>
+
+namespace triax {
+inline namespace SIMT_NS {
+namespace flash {
+
+constexpr unsigned kAll = 0xffffffffu;
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
+
+/// Everything a kernel reads and writes; the backward pass fills all of it.
+struct Arguments {
+  const bf16* qkv;
+  bf16* out; ///< read by the backward pass
+  float* lse;
+  const int* start;
+  const bf16* dout;
+  bf16* dqkv;
+  float* numbers; ///< see AttentionScratch
+  int* reach;
+  int qkv_pitch, out_pitch, dqkv_pitch, dout_pitch; ///< elements from a position to the next
+  int length, H, G, B, window;                      ///< length: T of the sequences
+  int group;                                        ///< query heads of a key/value head
+  int together;                                     ///< heads that are worked on at the same time
+  float scale, scale2;                              ///< of the scores; the same in base 2
+};
+
+SIMT_DEV int least(int a, int b) { return a < b ? a : b; }
+SIMT_DEV int warp_least(int v) {
+  SIMT_UNROLL
+  for (int o = 16; o > 0; o >>= 1) v = least(v, __shfl_xor_sync(kAll, v, o));
+  return v;
+}
+
+/// The first row of a sequence.
+template <class T> SIMT_DEV T* sequence_of(T* rows, int pitch, const Arguments& a, int batch) {
+  return rows + int64_t(batch * a.length) * pitch;
+}
+
+/// Of keys and values, or of queries and gradients, that are worked on at the same time: half of the L2 of an H100,
+/// less than that of an A100. The emulation's sequences are short: there a few heads are as much.
+#if defined(TRIAX_EMULATED)
+constexpr int64_t kTogetherBytes = 128 << 10;
+#else
+constexpr int64_t kTogetherBytes = 24 << 20;
+#endif
+
+/// Which of neighbouring keys a warp's 32 queries see: none of them, or all see all.
+struct Seen {
+  int first;          ///< the first query
+  int lowest, latest; ///< the least and the largest of their first keys
+  SIMT_DEV bool none(int key, int keys) const { return key >= first + kLanes || key + keys <= lowest; }
+  SIMT_DEV bool all(int key, int keys) const { return key + keys - 1 <= first && key >= latest; }
+};
+
+/// A block's tile of a head. All tiles of a few heads, whose keys and values the L2 holds together, come before those
+/// of the next; among them the first of all heads, then the second.
+struct Place {
+  int tile, head, kv_head, batch;
+  int end, next[2];  ///< where tiles of queries are streamed: their end, and the head of the next tile, by stage
+  Seen seen[kWarps]; ///< where a tile is of queries
+};
+/// Fills `place`, which lies in shared memory since registers are scarce in the loops, and waits for it.
+SIMT_DEV void find_place(Place* place, const Arguments& a, int tiles, int heads) {
+  if (threadIdx.x == 0) {
+    const int group = tiles * a.together, first = int(blockIdx.x) / group * a.together, inside = blockIdx.x % group;
+    const int count = least(a.together, heads * a.B - first), n = first + inside % count, head = n % heads;
+    place->tile = inside / count;
+    place->head = head;
+    place->kv_head = head / (heads / a.G);
+    place->batch = n / heads;
+  }
+  __syncthreads();
+}
+
+/// A block's tile of queries, a warp 32 of them.
+template <int Count> struct Queries {
+  int first, last; ///< of the tile
+  int own;         ///< the warp's first query, from the tile's
+  int lowest;      ///< the first key that any of the tile sees
+  /// Fills place.seen and `from`, in shared memory, with the first key of each query, and waits for them.
+  SIMT_DEV Queries(const Arguments& a, Place& place, int* from)
+      : first(((a.length - 1) / Count - place.tile) * Count), // the longest first
+        last(least(first + Count, a.length) - 1), own(threadIdx.x / kLanes * kLanes) {
+    static_assert(Count == kThreads);
+    const int t = first + int(threadIdx.x);
+    const int* const start = a.start + int64_t(place.batch) * a.length;
+    const int key = t <= last ? attention_first_key(start[t], t, a.window) : INT_MAX;
+    from[threadIdx.x] = key;
+    const Seen seen{first + own, warp_least(key), -warp_least(-key)};
+    if (threadIdx.x % kLanes == 0) place.seen[threadIdx.x / kLanes] = seen;
+    __syncthreads();
+    lowest = INT_MAX;
+    SIMT_UNROLL
+    for (int i = 0; i < Count; i += kLanes) lowest = least(lowest, from[i + threadIdx.x % kLanes]);
+    lowest = warp_least(lowest);
+  }
+};
+
+/// Scores of keys that a query does not see become -infinity. `from` are the first keys of the warp's queries.
+template <int M, int N> SIMT_DEV void mask(Sums<M, N>& s, const int* from, int query, int key, int lane) {
+  SIMT_UNROLL
+  for (int m = 0; m < M; ++m) {
+    SIMT_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int row = 16 * m + 8 * half + lane / 4;
+      const int low = from[row] - key - lane % 4 * 2, high = query + row - key - lane % 4 * 2;
+      SIMT_UNROLL
+      for (int n = 0; n < N; ++n) {
+        SIMT_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[m][n][2 * half + e];
+          x = 8 * n + e >= low && 8 * n + e <= high ? x : -INFINITY;
+        }
+      }
+    }
+  }
+}
+
+} // namespace flash
+} // namespace SIMT_NS
+} // namespace triax

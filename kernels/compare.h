@@ -1,0 +1,20 @@
+// Holds another implementation of an operation to the reference on the tensors of the run that chose it.
+#pragma once
+#include "kernels/device.h"
+
+namespace triax {
+
+/// What a kind of operation may differ by: per operand, the norm of the difference over the reference's.
+constexpr double kMostDifferenceF32 = 1e-4, kMostDifferenceBf16 = 1e-2;
+/// And a single element, by this many times as much of itself and the operand's root mean square together.
+constexpr double kMostOfElement = 30;
+/// The first launches of each kind that are compared.
+constexpr int kComparedLaunches = 3;
+
+/// Runs the reference, then `chosen`, from the same operands; what `chosen` wrote stays. Returns the largest relative
+/// difference of any written operand. Throws where it exceeds what the dtype allows, or one of the two is no number
+/// where the other is: with the operation, the operand and its worst element.
+double compare_with_reference(Backend& backend, StreamId stream, const Op& op, const std::string& name, LaunchFn chosen,
+                              LaunchFn reference, const Tensor& scratch);
+
+} // namespace triax

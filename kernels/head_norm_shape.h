@@ -1,0 +1,15 @@
+// What the description and the kernels of the heads' norm agree on.
+#pragma once
+#include "kernels/head_norm.h"
+
+namespace triax {
+
+struct HeadNormAttributes {
+  int64_t queries; ///< H
+  float eps;
+  int32_t head_width; ///< D
+};
+/// Partial sums of the weight gradients; fixed, so that their order never depends on the machine.
+constexpr int64_t kHeadNormPartials = 256;
+
+} // namespace triax

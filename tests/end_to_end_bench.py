@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""The benchmarks' commands, and the check for a machine with a GPU, walked in small on this one."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from triax_runs import ENVIRONMENT, TRIAX, run
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def script(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def call(*words, **options):
+    return subprocess.run([str(word) for word in words], env=ENVIRONMENT, capture_output=True, text=True, timeout=200, **options)
+
+
+class Bench(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="triax-bench-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def check(self, program, *words):
+        """gpu_check's JSON, by stage."""
+        done = call(program, "--dry", "--out", self.folder / "out", *words, cwd=self.folder)
+        path = self.folder / "out" / "gpu_check.json"
+        self.assertTrue(path.exists(), done.stdout + done.stderr)
+        return {stage["stage"]: stage for stage in json.loads(path.read_text())["stages"]}, done
+
+    def test_a_pack_walks_all_stages(self):
+        build = Path(TRIAX).parent
+        if not (build / "test_kernels").exists():
+            self.skipTest(f"{build} has no test_kernels")
+        pack = self.folder / "pack"
+        done = call(ROOT / "scripts/gpu_check", "--pack", pack, "--dry", "--build", build, "--limit-mib", "2000")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertTrue(any(path.name.startswith("libdnnl") for path in (pack / "lib").iterdir()))
+        stages, done = self.check(pack / "gpu_check")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(list(stages), ["tests", "attention", "kernels", "matrix", "steps", "train", "ranks"])
+        for name, stage in stages.items():
+            self.assertIn(stage["result"], ("ok",) if shutil.which("mpirun") or name != "ranks" else ("skipped",), stage)
+        self.assertGreater(stages["steps"]["rows"][0]["planned_bytes"], 0)
+        self.assertGreater(len(stages["kernels"]["rows"]), 20)
+        self.assertIn("figures mean nothing", done.stdout)
+
+    def test_a_stage_that_fails_or_hangs_stops_no_other(self):
+        script(self.folder / "build" / "triax", f"""#!/bin/sh
+case "$*" in
+  *"--kind attention"*) sleep 60 ;;
+  *"--kind rows"*) echo "triax: the kernels are not well"; exit 1 ;;
+  *) exec "{TRIAX}" "$@" ;;
+esac
+""")
+        stages, done = self.check(ROOT / "scripts/gpu_check", "--build", self.folder / "build", "--limits", "attention=1",
+                                  "--only", "tests,attention,kernels,matrix")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual({name: stage["result"] for name, stage in stages.items()},
+                         {"tests": "skipped", "attention": "FAIL", "kernels": "FAIL", "matrix": "ok"})
+        for said in ("FAILED attention: not done within its 1 s", "FAILED kernels: ", "the kernels are not well"):
+            self.assertIn(said, done.stdout)
+
+    def test_words_that_gpu_check_does_not_know(self):
+        for words, says in ((["--only", "trian"], "there is no stage trian; there are tests"),
+                            (["--limits", "train"], "is not of the form attention=60"),
+                            (["--build", self.folder], "triax is missing; build it where nvcc is")):
+            done = call(ROOT / "scripts/gpu_check", "--dry", *words)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(says, done.stderr)
+        (self.folder / "mine").write_text("")
+        done = call(ROOT / "scripts/gpu_check", "--pack", self.folder, "--dry", "--build", Path(TRIAX).parent)
+        self.assertIn("is there and no pack of an earlier time", done.stderr)
+
+    def test_against_a_revision_that_knows_no_names(self):
+        """The revision's binary is a script here: it has rows of its own and one that both have."""
+        own = self.folder / "build" / "triax"
+        own.parent.mkdir()
+        try:
+            os.link(TRIAX, own)
+        except OSError:
+            shutil.copy(TRIAX, own)
+        rows = [{"kernel": "rope", "dtype": "f32", "shape": "[64, 128]", "seconds": 1e-9},
+                {"kernel": "gone", "dtype": "f32", "shape": "[1]", "seconds": 1.0}]
+        script(self.folder / "old", f"""#!/bin/sh
+case "$*" in
+  "bench kernels --help") echo "Usage: triax bench kernels [OPTIONS]" ;;
+  "bench --threads 1 --out "*" kernels") echo '{json.dumps(rows)}' >"$5/kernels.json"; echo o >>"{self.folder}/order" ;;
+  *) exit 1 ;;
+esac
+""")
+        script(self.folder / "scripts/build_revision", f"#!/bin/sh\n[ \"$1\" = v1 ] && echo '{self.folder}/old'\n")
+        words = [own, "bench", "kernels", "rope", "--size", "tiny", "--dtype", "f32", "--threads", "1", "--target", "cpu", "--pairs", "6",
+                 "--out", self.folder / "out", "--against"]
+        done = call(*words, "v1")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("v1 is older than `bench kernels NAME`", done.stdout)
+        self.assertRegex(done.stdout, r"rope .*slower")
+        self.assertIn("by the sign test, and holds the median in 96.9% of cases", done.stdout)
+        (row,) = json.loads((self.folder / "out/against.json").read_text())
+        self.assertEqual((row["kernel"], row["differs"], len(row["seconds"]), len(row["against_seconds"])), ("rope", True, 6, 6))
+        self.assertEqual((self.folder / "order").read_text(), "o\n" * 6)
+        done = call(*words, "v2")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("build_revision v2 failed", done.stderr)
+
+    @unittest.skipUnless(shutil.which("git"), "no git")
+    def test_a_revision_is_built_once(self):
+        script(self.folder / "scripts/build_revision", (ROOT / "scripts/build_revision").read_text())
+        (self.folder / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.22)\nproject(t NONE)\n"
+                                                    "add_custom_target(triax COMMAND cmake -E touch ${CMAKE_BINARY_DIR}/triax)\n")
+        git = ["git", "-C", self.folder, "-c", "user.name=t", "-c", "user.email=t@t"]
+        for words in (["init", "-q"], ["add", "CMakeLists.txt", "scripts"], ["commit", "-qm", "one"]):
+            self.assertEqual(call(*git, *words).returncode, 0)
+        first = call(self.folder / "scripts/build_revision", "HEAD")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertIn("some minutes, once", first.stderr)
+        self.assertTrue(Path(first.stdout.strip()).exists())
+        again = call(self.folder / "scripts/build_revision", "HEAD")
+        self.assertEqual((again.stdout, again.stderr), (first.stdout, ""))
+        for words, says in ((["v9"], "git knows no revision 'v9'"), ([], "scripts/build_revision [--cuda] REVISION"), (["--x"], "no option --x")):
+            done = call(self.folder / "scripts/build_revision", *words)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(says, done.stderr)
+
+    def test_what_bench_refuses(self):
+        for words, says in ((["kernels", "atention"], "'atention' in its name; there are"), (["kernels", "--pairs", 9], "--against"),
+                            (["kernels", "--against", "x", "--pairs", 5], "5 is not a whole number from 6"),
+                            (["kernels", "--target", "sm_10", "rope"], "target sm_10"), (["training", "--model", "lama"], "did you mean llama?")):
+            done = run("bench", *words, check=False)
+            self.assertNotEqual(done.returncode, 0, done.stdout)
+            self.assertIn(says, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
