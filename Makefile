@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 CUDA_ARCHS ?=
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc))
 cuda_archs = $(if $(CUDA_ARCHS),'-DTRIAX_CUDA_ARCHS=$(CUDA_ARCHS)',-UTRIAX_CUDA_ARCHS)
-# Set in the environment by .ci/run: warnings of the test build are errors.
+# Set in the environment by .ci/run: warnings of the test and CUDA builds are errors.
 TRIAX_WERROR ?= OFF
 test_build := -DTRIAX_SANITIZE=ON -DTRIAX_WERROR=$(TRIAX_WERROR) -DCMAKE_BUILD_TYPE=Release
 GENERATOR := $(if $(shell command -v ninja 2>/dev/null),-G Ninja)
@@ -26,7 +26,7 @@ triax: ## build/cpu/triax, the binary without CUDA; plain make does this
 cuda: ## build/cuda/triax, for GPUs and CPUs; CUDA_ARCHS="90a;100a" narrows it
 	@scripts/setup --check build
 	@scripts/cuda_toolkit $(NVCC)
-	@$(call build,build/cuda,-DTRIAX_CUDA=ON '-DCMAKE_CUDA_COMPILER=$(NVCC)' $(cuda_archs),triax)
+	@$(call build,build/cuda,-DTRIAX_CUDA=ON -DTRIAX_WERROR=$(TRIAX_WERROR) '-DCMAKE_CUDA_COMPILER=$(NVCC)' $(cuda_archs),triax)
 	@echo "Built build/cuda/triax"
 
 demo: ## installs what is missing, builds, and learns the King James text in minutes

@@ -65,7 +65,7 @@ double compare(const Op& op, int operand, const std::string& name, const Copy& r
     }
   }
   if (worst < 0) return 0;
-  const double relative = std::sqrt(difference / whole), most = most_difference(t.dtype);
+  const double relative = std::sqrt(whole > 0 ? difference / whole : difference), most = most_difference(t.dtype);
   const double usual = std::sqrt(whole / double(t.size()));
   const bool element_fits = worst <= kMostOfElement * most * (std::abs(reference.element(at)) + usual);
   DEMAND(relative <= most && element_fits, "'", name, "' of ", op.kind->name, " differs from '", kReference,
@@ -91,6 +91,7 @@ double compare_with_reference(Backend& backend, StreamId stream, const Op& op, c
   backend.launch(stream, reference, op, scratch);
   const std::vector<Copy> want = written();
   for (Copy& copy : before) copy.restore();
+  before.clear();
   backend.launch(stream, chosen, op, scratch);
   const std::vector<Copy> got = written();
   double most = 0;

@@ -5,6 +5,7 @@
 
 namespace triax {
 inline namespace SIMT_NS {
+namespace { // a kernel of the same name elsewhere is another one
 
 constexpr int kExampleRows = 4; ///< rows of a block
 
@@ -25,7 +26,7 @@ template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
   }
 }
 
-static void launch_example_swiglu(const Op& op, const LaunchContext& context) {
+void launch_example_swiglu(const Op& op, const LaunchContext& context) {
   const int64_t rows = op[0].dim[0], F = op[0].dim[1];
   if (rows == 0 || F == 0) return;
   with_float_type(op[0].dtype, [&](auto element) {
@@ -40,5 +41,6 @@ static void launch_example_swiglu(const Op& op, const LaunchContext& context) {
 
 REGISTER_IMPLEMENTATION("swiglu_forward", "example", launch_example_swiglu);
 
+} // namespace
 } // namespace SIMT_NS
 } // namespace triax

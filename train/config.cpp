@@ -72,8 +72,19 @@ void take_base(Source& source) {
   }
 }
 
-/// RMSNorm and LayerNorm are one operation, "norm".
+/// RMSNorm and LayerNorm are one operation, "norm"; one of its names may be given in the file, and one in --set.
 void take_norm_names(Source& source) {
+  const auto demand_one = [](const std::string& place, const auto& given) {
+    int names = 0;
+    for (const char* name : {"norm", "rmsnorm", "layernorm"}) names += given(name);
+    DEMAND(names <= 1, place,
+           ": kernels.norm, kernels.rmsnorm and kernels.layernorm are one operation; give one of them");
+  };
+  demand_one(source.path, [&](const char* name) {
+    return source.document.contains("kernels") && source.document["kernels"].is_object() &&
+           source.document["kernels"].contains(name);
+  });
+  demand_one("--set", [&](const char* name) { return source.texts.count(concat("kernels.", name)) > 0; });
   for (const std::string name : {"rmsnorm", "layernorm"}) {
     if (source.document.contains("kernels") && source.document["kernels"].is_object())
       if (json& kernels = source.document["kernels"]; kernels.contains(name)) {
