@@ -2,6 +2,7 @@
 #include "kernels/embedding.h"
 #include "tests/helpers.h"
 #include "tests/kernel_check.h"
+#include <algorithm>
 #include <numeric>
 
 namespace triax {

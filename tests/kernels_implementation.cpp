@@ -1,6 +1,7 @@
 // Several implementations of one operation: choosing one, and its comparison with the reference on a run's tensors.
 #include "kernels/device.h"
 #include "tests/helpers.h"
+#include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
 

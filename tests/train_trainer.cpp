@@ -2,6 +2,7 @@
 #include "kernels/matmul.h"
 #include "train/trainer.h"
 #include "train/weights.h"
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>

@@ -8,6 +8,7 @@
 #include "train/machine.h"
 #include "train/memory_table.h"
 #include "train/publish.h"
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <iomanip>

@@ -1,4 +1,5 @@
 #include "train/weights.h"
+#include <algorithm>
 #include <cstring>
 
 namespace triax {
