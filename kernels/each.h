@@ -70,6 +70,22 @@ template <int V, class T, class RowOf> SIMT_DEV int sum_rows(float* __restrict__
   return count;
 }
 
+/// out += the rows of `partial`, in their order.
+template <int Block, int V> __global__ void __launch_bounds__(Block)
+    add_partials_kernel(float* __restrict__ out, const float* __restrict__ partial, int64_t partials, int64_t C) {
+  const int64_t column = (int64_t(blockIdx.x) * Block + threadIdx.x) * V;
+  if (column >= C) return;
+  float sum[V];
+  const int count = sum_rows<V>(sum, partial + column, C - column, partials, [=](int64_t n) { return n * C; });
+  for (int k = 0; k < count; ++k) out[column + k] += sum[k];
+}
+/// The last of a sum over many rows, see partial_sums.h: out[C] += partial[partials, C].
+inline void add_partials(const LaunchContext& context, float* out, const float* partial, int64_t partials, int64_t C) {
+  constexpr int B = kBlock<128>, V = kIsHost ? 64 : 1;
+  launch(context, dim3(unsigned(ceil_div(C, B * V))), dim3(B), 0, &add_partials_kernel<B, V>, out, partial, partials,
+         C);
+}
+
 constexpr int kEachBlock = kBlock<256>;
 template <int V> constexpr int64_t kEachChunk = kIsHost ? 4096 : kEachBlock* V * 4;
 

@@ -14,7 +14,7 @@ Description describe_column_sum(const Target& target, const Op& op) {
   return {.flops = double(op[1].size()),
           .bytes = operand_bytes(op),
           .scratch = partials * op[0].size() * bytes_of(Dtype::f32),
-          .kernels = {"column_sum", "column_sum_partials"}};
+          .kernels = {"column_sum", "add_partials"}};
 }
 
 const OpKind kFill{"fill", describe_each<0>};

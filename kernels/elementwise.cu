@@ -108,17 +108,6 @@ template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
               [=](int64_t n) { return (first + n) * stride; });
 }
 
-/// out += the rows of `partial`, in their order.
-template <int Block, int V> __global__ void __launch_bounds__(Block)
-    column_sum_partials_kernel(float* __restrict__ out, const float* __restrict__ partial, int64_t partials,
-                               int64_t C) {
-  const int64_t column = (int64_t(blockIdx.x) * Block + threadIdx.x) * V;
-  if (column >= C) return;
-  float sum[V];
-  const int count = sum_rows<V>(sum, partial + column, C - column, partials, [=](int64_t n) { return n * C; });
-  for (int k = 0; k < count; ++k) out[column + k] += sum[k];
-}
-
 static void launch_fill(const Op& op, const LaunchContext& context) {
   const float value = op.get<FillAttributes>().value;
   const auto go = [&](auto element) {
@@ -178,8 +167,7 @@ static void launch_column_sum(const Op& op, const LaunchContext& context) {
       launch(context, dim3(unsigned(partials), tiles(1)), dim3(B), 0, &column_sum_kernel<B, 1, T>, partial, x, stride,
              rows, C);
   });
-  constexpr int V = kIsHost ? 64 : 1;
-  launch(context, dim3(tiles(V)), dim3(B), 0, &column_sum_partials_kernel<B, V>, out, partial, partials, C);
+  add_partials(context, out, partial, partials, C);
 }
 
 REGISTER_LAUNCH("fill", launch_fill);

@@ -12,7 +12,7 @@ Description describe_backward(const Target&, const Op& op) {
   return {.flops = 12.0 * double(op[0].size()),
           .bytes = operand_bytes(op),
           .scratch = kHeadNormPartials * op[1].bytes(),
-          .kernels = {"head_norm_backward", "head_norm_weight_gradient"}};
+          .kernels = {"head_norm_backward", "add_partials"}};
 }
 
 const OpKind kForward{"head_norm_forward", describe_forward};

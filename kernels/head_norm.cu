@@ -97,18 +97,6 @@ template <int Block, int Lanes, int V, class T> __global__ void __launch_bounds_
   }
 }
 
-/// dweight += the rows of `partial`, in their order.
-template <int Block, int V> __global__ void __launch_bounds__(Block)
-    head_norm_weight_gradient_kernel(float* __restrict__ dweight, const float* __restrict__ partial, int partials,
-                                     int columns) {
-  const int column = (int(blockIdx.x) * Block + int(threadIdx.x)) * V;
-  if (column >= columns) return;
-  float sum[V];
-  const int count =
-      sum_rows<V>(sum, partial + column, columns - column, partials, [=](int64_t n) { return n * columns; });
-  for (int k = 0; k < count; ++k) dweight[column + k] += sum[k];
-}
-
 /// Calls go(lanes, V) with as few lanes as hold a head, V elements each where rows and heads allow that. The host has
 /// one thread for a head.
 template <class T, class Go> void with_lanes(int64_t D, bool vectors, const Go& go) {
@@ -162,9 +150,7 @@ static void launch_head_norm_backward(const Op& op, const LaunchContext& context
              partial, before, weight, stride, rows, int(heads), int(a.queries), int(a.head_width), a.eps);
     });
   });
-  constexpr int B = kBlock<64>, V = kIsHost ? 64 : 1;
-  launch(context, dim3(unsigned(ceil_div(columns, B * V))), dim3(B), 0, &head_norm_weight_gradient_kernel<B, V>,
-         op[1].data<float>(), partial, int(partials), int(columns));
+  add_partials(context, op[1].data<float>(), partial, partials, columns);
 }
 
 REGISTER_LAUNCH("head_norm_forward", launch_head_norm_forward);

@@ -15,7 +15,7 @@ Description describe_backward(const Target& target, const Op& op) {
   return {.flops = 14.0 * double(op[0].size()),
           .bytes = operand_bytes(op),
           .scratch = sums * partials * columns * bytes_of(Dtype::f32),
-          .kernels = {"norm_backward", "norm_parameter_gradients"}};
+          .kernels = {"norm_backward", "add_partials"}};
 }
 
 const OpKind kForward{"norm_forward", describe_forward};

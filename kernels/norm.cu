@@ -123,16 +123,6 @@ template <int Block, int V, class T, bool Layer, bool Shared> __global__ void __
     }
 }
 
-/// out += the rows of `partial`, in their order.
-template <int Block, int V> __global__ void __launch_bounds__(Block)
-    norm_parameter_gradients_kernel(float* __restrict__ out, const float* __restrict__ partial, int partials, int C) {
-  const int column = (int(blockIdx.x) * Block + int(threadIdx.x)) * V;
-  if (column >= C) return;
-  float sum[V];
-  const int count = sum_rows<V>(sum, partial + column, C - column, partials, [=](int64_t n) { return n * C; });
-  for (int k = 0; k < count; ++k) out[column + k] += sum[k];
-}
-
 /// Bytes of sums that a block keeps in shared memory, so that two blocks run beside each other on an sm_90.
 constexpr int64_t kSharedSums = 96 * 1024;
 
@@ -186,13 +176,8 @@ static void launch_norm_backward(const Op& op, const LaunchContext& context) {
     using No = std::false_type;
     layer ? (fits ? pick(Yes{}, Yes{}) : pick(Yes{}, No{})) : (fits ? pick(No{}, Yes{}) : pick(No{}, No{}));
   });
-  constexpr int V = kIsHost ? 64 : 1;
-  const dim3 columns(unsigned(ceil_div(C, B * V)));
-  launch(context, columns, dim3(B), 0, &norm_parameter_gradients_kernel<B, V>, op[1].data<float>(), partial,
-         int(partials), int(C));
-  if (op.has(2))
-    launch(context, columns, dim3(B), 0, &norm_parameter_gradients_kernel<B, V>, op[2].data<float>(),
-           partial + partials * C, int(partials), int(C));
+  add_partials(context, op[1].data<float>(), partial, partials, C);
+  if (op.has(2)) add_partials(context, op[2].data<float>(), partial + partials * C, partials, C);
 }
 
 REGISTER_LAUNCH("norm_forward", launch_norm_forward);
