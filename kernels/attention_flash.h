@@ -83,6 +83,13 @@ SIMT_DEV void find_place(Place* place, const Arguments& a, int tiles, int heads)
   __syncthreads();
 }
 
+/// Keys [at, at + Keys) of the block's key/value head, on their way to shared memory, and behind them their values.
+template <int D, int Keys> SIMT_DEV void load_keys(bf16* to, const Arguments& a, const Place& place, int at) {
+  const bf16* const keys = sequence_of(a.qkv, a.qkv_pitch, a, place.batch) + (a.H + place.kv_head) * D;
+  load_rows<D, Keys>(to, keys, a.qkv_pitch, at, a.length);
+  load_rows<D, Keys>(to + Keys * D, keys + a.G * D, a.qkv_pitch, at, a.length);
+}
+
 /// A block's tile of queries, a warp 32 of them.
 template <int Count> struct Queries {
   int first, last; ///< of the tile

@@ -147,9 +147,7 @@ template <int D> __global__ void __launch_bounds__(kThreads, 2) attention_flash_
 
   KeySums<D> x(k + own * D, v + own * D);
   if (left > 0) {
-    const bf16* const keys = sequence_of(a.qkv, a.qkv_pitch, a, place.batch) + (a.H + place.head) * D;
-    load_rows<D, L::kKeys>(k, keys, a.qkv_pitch, first, a.length);
-    load_rows<D, L::kKeys>(v, keys + a.G * D, a.qkv_pitch, first, a.length);
+    load_keys<D, L::kKeys>(k, a, place, first);
     load_queries(place.head * a.group, left % 2);
     cp_async_commit();
     cp_async_wait<0>();

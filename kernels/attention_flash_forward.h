@@ -110,17 +110,11 @@ template <int D> __global__ void __launch_bounds__(kThreads, 2) attention_flash_
   Place& place = *reinterpret_cast<Place*>(from + L::kQueries);
   find_place(&place, a, (a.length + L::kQueries - 1) / L::kQueries, a.H);
   const Queries<L::kQueries> t(a, place, from);
-  const auto load_keys = [&](int at, int stage) {
-    bf16* const k = stages + stage * L::kStage;
-    const bf16* const keys = sequence_of(a.qkv, a.qkv_pitch, a, place.batch) + (a.H + place.kv_head) * D;
-    load_rows<D, L::kKeys>(k, keys, a.qkv_pitch, at, a.length);
-    load_rows<D, L::kKeys>(k + L::kKeys * D, keys + a.G * D, a.qkv_pitch, at, a.length);
-  };
   int at = t.lowest / L::kKeys * L::kKeys;
   if (at <= t.last) {
     const bf16* const rows = sequence_of(a.qkv, a.qkv_pitch, a, place.batch);
     load_rows<D, L::kQueries>(q, rows + place.head * D, a.qkv_pitch, t.first, a.length);
-    load_keys(at, 0);
+    load_keys<D, L::kKeys>(stages, a, place, at);
     cp_async_commit();
   }
   Sums<M, D / 8> out;
@@ -130,7 +124,7 @@ template <int D> __global__ void __launch_bounds__(kThreads, 2) attention_flash_
   for (int stage = 0; at <= t.last; at += L::kKeys, stage ^= 1) {
     cp_async_wait<0>();
     __syncthreads(); // this tile is there, and nobody reads the one before
-    if (at + L::kKeys <= t.last) load_keys(at + L::kKeys, stage ^ 1);
+    if (at + L::kKeys <= t.last) load_keys<D, L::kKeys>(stages + (stage ^ 1) * L::kStage, a, place, at + L::kKeys);
     cp_async_commit();
     const Seen& seen = place.seen[threadIdx.x / kLanes];
     if (seen.none(at, L::kKeys)) continue;
