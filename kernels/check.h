@@ -1,5 +1,6 @@
 // Errors: one exception type, thrown by two macros. This header stands below every layer and includes nothing of triax.
 #pragma once
+#include <cstdint>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,16 @@ template <class... Args> std::string concat(const Args&... args) {
   std::ostringstream out;
   (out << ... << args);
   return out.str();
+}
+
+/// "a, b, c", or "a, b and 7 more" where there are more than `most`.
+template <class Names> std::string listed(const Names& names, size_t most = SIZE_MAX) {
+  std::string text;
+  size_t n = 0;
+  for (const std::string& name : names) {
+    if (n++ < most) text += (text.empty() ? "" : ", ") + name;
+  }
+  return n > most ? concat(text, " and ", n - most, " more") : text;
 }
 
 [[noreturn]] inline void fail(const std::string& sentence) { throw Error(sentence); }

@@ -7,27 +7,14 @@ namespace {
 /// The bytes from a tensor's first element to its last, and its elements in them.
 class Copy {
 public:
-  Copy(Backend& backend, const Tensor& tensor) : backend_(backend), tensor_(tensor) {
-    int64_t last = 0;
-    for (int d = 0; d < tensor.rank; ++d) last += (tensor.dim[d] - 1) * tensor.stride[d];
-    bytes_.resize(tensor.size() == 0 ? 0 : size_t((last + 1) * bytes_of(tensor.dtype)));
+  Copy(Backend& backend, const Tensor& tensor) : backend_(backend), tensor_(tensor), bytes_(size_t(tensor.extent())) {
     if (!bytes_.empty()) backend_.copy(uint64_t(bytes_.data()), tensor_.address, int64_t(bytes_.size()));
   }
   void restore() {
     if (!bytes_.empty()) backend_.copy(tensor_.address, uint64_t(bytes_.data()), int64_t(bytes_.size()));
   }
   double element(int64_t n) const {
-    int64_t at = 0;
-    for (int d = tensor_.rank - 1; d >= 0; n /= tensor_.dim[d--]) at += n % tensor_.dim[d] * tensor_.stride[d];
-    const std::byte* from = bytes_.data() + at * bytes_of(tensor_.dtype);
-    if (tensor_.dtype == Dtype::u8) return double(*from);
-    uint32_t word = 0;
-    std::memcpy(&word, from, size_t(bytes_of(tensor_.dtype)));
-    if (tensor_.dtype == Dtype::i32) return double(int32_t(word));
-    if (tensor_.dtype == Dtype::bf16) word <<= 16;
-    float value;
-    std::memcpy(&value, &word, 4);
-    return double(value);
+    return number_at(tensor_.dtype, bytes_.data() + tensor_.offset(n) * bytes_of(tensor_.dtype));
   }
 
 private:

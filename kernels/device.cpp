@@ -35,13 +35,6 @@ bool same(const Op& a, const Op& b) {
   return equal;
 }
 
-/// One past the last byte of the tensor.
-uint64_t end_of(const Tensor& t) {
-  int64_t last = 0;
-  for (int d = 0; d < t.rank; ++d) last += (t.dim[d] - 1) * t.stride[d];
-  return t.size() == 0 ? t.address : t.address + uint64_t((last + 1) * bytes_of(t.dtype));
-}
-
 } // namespace
 
 void Stream::run(const Op& op) { device_->run(id_, op); }
@@ -238,7 +231,7 @@ void Device::hold_to_plan(uint64_t hash, const char* what, const Op* op) {
 }
 
 Reference Device::locate(const Tensor& t, const Op& op) const {
-  const uint64_t end = end_of(t);
+  const uint64_t end = t.address + uint64_t(t.extent());
   if (t.address >= kGhostTransient) {
     const auto after = std::upper_bound(ghost_addresses_.begin(), ghost_addresses_.end(), t.address);
     ENSURE(after != ghost_addresses_.begin(), op.describe(), " touches memory that was never allocated");

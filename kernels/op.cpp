@@ -27,12 +27,6 @@ std::map<std::string, Entry>& registry() {
   return kinds;
 }
 
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 const char* gpu_units = "cuda";
 
 const char* best_host_level() {
@@ -100,7 +94,7 @@ std::vector<std::string> operation_families() {
     if (const auto at = kind.find("_forward");
         at != std::string::npos && registry().count(kind.substr(0, at) + "_backward"))
       names.push_back(kind.substr(0, at));
-    else if (const auto back = kind.find("_backward"); back == std::string::npos)
+    else if (kind.find("_backward") == std::string::npos)
       names.push_back(kind);
   return names;
 }

@@ -66,6 +66,20 @@ struct NameRegistration {
 /// ("norm"), those that have it. Throws where there is none, with the names that are there.
 void choose_implementation(const std::string& kind, const std::string& name);
 std::string chosen_implementation(const OpKind& kind);
+/// `name` is chosen for one kind until the end of the scope.
+class ImplementationScope {
+public:
+  ImplementationScope(const OpKind& kind, const std::string& name) : kind_(kind), before_(chosen_implementation(kind)) {
+    choose_implementation(kind.name, name);
+  }
+  ~ImplementationScope() { choose_implementation(kind_.name, before_); }
+  ImplementationScope(const ImplementationScope&) = delete;
+  ImplementationScope& operator=(const ImplementationScope&) = delete;
+
+private:
+  const OpKind& kind_;
+  std::string before_;
+};
 /// All names of a kind, the reference first.
 std::vector<std::string> implementations(const OpKind& kind);
 

@@ -1,5 +1,6 @@
 #include "kernels/tensor.h"
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 namespace triax {
@@ -38,6 +39,29 @@ Tensor Tensor::dense(uint64_t address, Space space, Dtype dtype, std::initialize
 }
 
 int64_t Tensor::bytes() const { return size() * bytes_of(dtype); }
+
+int64_t Tensor::extent() const {
+  int64_t last = 0;
+  for (int d = 0; d < rank; ++d) last += (dim[d] - 1) * stride[d];
+  return size() == 0 ? 0 : (last + 1) * bytes_of(dtype);
+}
+
+int64_t Tensor::offset(int64_t n) const {
+  int64_t at = 0;
+  for (int d = rank - 1; d >= 0; n /= dim[d--]) at += n % dim[d] * stride[d];
+  return at;
+}
+
+double number_at(Dtype dtype, const std::byte* from) {
+  uint32_t word = 0;
+  std::memcpy(&word, from, size_t(bytes_of(dtype)));
+  if (dtype == Dtype::u8) return word;
+  if (dtype == Dtype::i32) return double(int32_t(word));
+  if (dtype == Dtype::bf16) word <<= 16;
+  float value;
+  std::memcpy(&value, &word, sizeof value);
+  return double(value);
+}
 
 bool Tensor::dense() const {
   for (int64_t d = rank - 1, step = 1; d >= 0; step *= dim[d--])

@@ -34,8 +34,10 @@ struct Tensor {
   static Tensor dense(uint64_t address, Space space, Dtype dtype, std::initializer_list<int64_t> shape);
 
   TRIAX_INLINE int64_t size() const { return dim[0] * dim[1] * dim[2] * dim[3]; }
-  int64_t bytes() const;                                ///< of the elements, not of the gaps between rows
-  bool dense() const;                                   ///< row-major without gaps
+  int64_t bytes() const;           ///< of the elements, not of the gaps between rows
+  bool dense() const;              ///< row-major without gaps
+  int64_t extent() const;          ///< bytes from the first element to behind the last, gaps included
+  int64_t offset(int64_t n) const; ///< in elements from the first, of the n-th in row-major order
   TRIAX_INLINE bool empty() const { return rank == 0; } ///< an absent operand
   template <class T> TRIAX_INLINE T* data() const { return reinterpret_cast<T*>(address); }
 
@@ -49,6 +51,9 @@ struct Tensor {
 /// Do the two strided boxes share a byte? Exact where both have the same row pitch, which is what chunks of rows or
 /// columns of one buffer have; otherwise decided row by row, and at worst (very many rows) reported as shared.
 bool overlap(const Tensor& a, const Tensor& b);
+
+/// The number of this dtype that stands at `from`.
+double number_at(Dtype dtype, const std::byte* from);
 
 /// Does `t` have exactly this dtype and shape? Used as ENSURE(is(...)) where a shape is written.
 bool is(const Tensor& t, Dtype dtype, std::initializer_list<int64_t> shape);

@@ -188,12 +188,11 @@ inline void three_ways(const std::function<void(KernelCheck&)>& f) {
       if (name == kReference) continue;
       CAPTURE(name);
       const auto there = [&](Target::Kind target) { return find_launch(*kind, target, name) != nullptr; };
-      choose_implementation(kind->name, name);
+      const ImplementationScope scope(*kind, name);
       ways(f, there(Target::Kind::cpu), [&] {
         const emulation::Emulation emulation("emulated");
         return there(Target::Kind::cuda);
       }());
-      choose_implementation(kind->name, kReference);
     }
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <span>
 
 namespace triax {
@@ -36,19 +35,11 @@ double gpu_matrix_rate(const BenchPlace& place, Dtype dtype, std::span<const Ext
   return best;
 }
 
-float float_at(const std::vector<std::byte>& bytes, Dtype dtype, size_t i) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, bytes.data() + i * size_t(bytes_of(dtype)), size_t(bytes_of(dtype)));
-  if (dtype == Dtype::bf16) bits <<= 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 double relative_difference(const std::vector<std::byte>& a, const std::vector<std::byte>& b, const Tensor& like) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < size_t(like.size()); ++i) {
-    const double x = float_at(a, like.dtype, i), y = float_at(b, like.dtype, i);
+    const size_t at = i * size_t(bytes_of(like.dtype));
+    const double x = number_at(like.dtype, a.data() + at), y = number_at(like.dtype, b.data() + at);
     if (std::isfinite(x) != std::isfinite(y)) return INFINITY;
     if (!std::isfinite(x)) continue;
     difference += (x - y) * (x - y);
@@ -133,10 +124,10 @@ double difference_from_cpu(BenchCase& c, const Op& op, int threads) {
     cpu->write(twin[i], bytes_at(device, op[i]).data());
   }
   device.compute().run(op);
-  const std::string chosen = chosen_implementation(*op.kind);
-  choose_implementation(op.kind->name, kReference);
-  cpu->compute().run(twin);
-  choose_implementation(op.kind->name, chosen);
+  {
+    const ImplementationScope reference(*op.kind, kReference);
+    cpu->compute().run(twin);
+  }
   double most = 0;
   for (int i = 0; i < op.operand_count; ++i) {
     const bool floats = op[i].dtype == Dtype::f32 || op[i].dtype == Dtype::bf16;

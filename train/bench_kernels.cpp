@@ -134,9 +134,8 @@ public:
               matches(k.name + " " + k.shape, o_.name))
             chosen.push_back(std::move(k));
         }
-    std::string list;
-    for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
-    DEMAND(!chosen.empty(), "bench kernels: none that was asked for has '", o_.name, "' in its name; there are ", list);
+    DEMAND(!chosen.empty(), "bench kernels: none that was asked for has '", o_.name, "' in its name; there are ",
+           listed(names));
     return chosen;
   }
 
@@ -173,25 +172,22 @@ private:
 
   /// Does the implementation take such operands?
   bool takes(const KernelCase& k, const OpKind& kind, const std::string& implementation) const {
-    const std::string chosen = chosen_implementation(kind);
-    bool takes = true;
     BenchCase c(o_.place, k.dtype);
     const Op op = (k.small ? k.small : k.make)(c);
-    choose_implementation(kind.name, implementation);
+    const ImplementationScope scope(kind, implementation);
     try {
       describe(o_.place.target, op);
+      return true;
     } catch (const Error&) {
-      takes = false;
+      return false;
     }
-    choose_implementation(kind.name, chosen);
-    return takes;
   }
 
   /// Adds the row of one implementation of `kind`, which is null where it is not known before; returns it.
   const OpKind* measure(const KernelCase& k, const OpKind* kind, const std::string& implementation) {
     KernelRow row = row_of(k, implementation);
-    const std::string chosen = kind ? chosen_implementation(*kind) : "";
-    if (kind) choose_implementation(kind->name, implementation);
+    std::optional<ImplementationScope> scope;
+    if (kind) scope.emplace(*kind, implementation);
     try {
       if (o_.check) {
         BenchCase small(o_.place, k.dtype);
@@ -212,7 +208,6 @@ private:
       row.error = e.what();
       rows_.push_back(row);
     }
-    if (kind) choose_implementation(kind->name, chosen);
     return kind;
   }
 

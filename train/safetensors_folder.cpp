@@ -35,11 +35,7 @@ std::vector<std::string> files_of(const std::string& folder, const std::string& 
   return names;
 }
 
-std::string joined(const std::vector<std::string>& names, size_t most = 8) {
-  std::string text;
-  for (size_t i = 0; i < names.size() && i < most; ++i) text += (i == 0 ? "" : ", ") + names[i];
-  return names.size() > most ? concat(text, " and ", names.size() - most, " more") : text;
-}
+constexpr size_t kNamesShown = 8;
 
 /// weight_map of an index: tensor -> file beside the index.
 std::map<std::string, std::string> read_index(const std::string& path) {
@@ -69,7 +65,7 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder, const std::strin
     DEMAND(fs::is_directory(folder), folder, ": is no folder");
     const auto parts = files_of(folder, stem);
     DEMAND(is_file(folder + "/" + single), folder, ": has neither ", single, " nor ", index,
-           parts.empty() ? "" : ", though parts of one: " + joined(parts),
+           parts.empty() ? "" : ", though parts of one: " + listed(parts, kNamesShown),
            is_file(folder + "/pytorch_model.bin") ? "; its pytorch_model.bin must first be saved as safetensors" : "");
     files_.emplace_back(folder + "/" + single);
     for (const StoredTensor& tensor : files_[0].tensors()) tensors_[tensor.name] = &tensor;
@@ -86,7 +82,7 @@ void SafetensorsFolder::open_index(const std::string& path) {
     if (!is_file(folder_ + "/" + file)) absent.push_back(file);
   DEMAND(absent.empty(), path, ": ", absent.size(),
          absent.size() == 1 ? " file that it names is" : " files that it names are",
-         " missing: ", joined(absent, 1000));
+         " missing: ", listed(absent, 1000));
   std::map<std::string, size_t> opened;
   for (const std::string& file : wanted) {
     opened[file] = files_.size();
@@ -103,7 +99,8 @@ void SafetensorsFolder::open_index(const std::string& path) {
       if (const auto found = tensors_.find(tensor.name); found == tensors_.end() || found->second != &tensor)
         extra.push_back(tensor.name);
     if (!extra.empty())
-      notes_.push_back(concat(file.path(), ": left aside, since the index does not name them: ", joined(extra)));
+      notes_.push_back(
+          concat(file.path(), ": left aside, since the index does not name them: ", listed(extra, kNamesShown)));
   }
 }
 
@@ -115,7 +112,7 @@ void SafetensorsFolder::note_strays(const std::string& stem) {
     if (!used) strays.push_back(name);
   }
   if (!strays.empty())
-    notes_.push_back(concat(folder_, ": left aside, since nothing refers to them: ", joined(strays)));
+    notes_.push_back(concat(folder_, ": left aside, since nothing refers to them: ", listed(strays, kNamesShown)));
 }
 
 std::vector<std::string> SafetensorsFolder::names() const {

@@ -44,9 +44,7 @@ private:
     const size_t last = size_t(t.rank) - 1;
     const bool whole = t.stride[last] == 1; // rows without gaps
     for (int64_t n = 0, step = whole ? t.dim[last] : 1; n < t.size(); n += step) {
-      int64_t at = 0, rest = n;
-      for (size_t d = last + 1; d-- > 0; rest /= t.dim[d]) at += rest % t.dim[d] * t.stride[d];
-      range(at, step);
+      range(t.offset(n), step);
     }
   }
 #endif
