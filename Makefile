@@ -46,7 +46,7 @@ test-all: setup-test ## the same and the long ones
 bench: triax ## every measurement: a table, and JSON under runs/bench
 	@scripts/bench
 
-check: ## make check K=rmsnorm: one kernel, checked on the host and emulated; its registers, spills, accesses
+check: ## make check K=rmsnorm: one kernel, checked on the host and emulated; bytes, registers, spills, accesses
 	$(if $(K),,@echo "make check K=KERNEL, for instance K=rmsnorm" >&2; exit 2)
 	@scripts/setup --check build test
 	@$(call build,build/test,$(test_build),test_kernels)

@@ -1,34 +1,76 @@
-// The ranks as an array over named axes; groups are its slices.
+// The ranks as an array over named axes; groups are slices of it, or sets of slices.
 #pragma once
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
 namespace triax {
 
-enum class Axis : int { pod, pp, dp, cp, tp };
-constexpr int kAxes = 5;
+/// The configuration's dp is `replica` x `shard`: a ZeRO stage shards over the inner one and keeps copies along the
+/// outer one. Its tp is `tp` x `copy`: where a model has fewer key/value heads than ranks, `copy` neighbours hold the
+/// same ones.
+enum class Axis : int { pod, pp, replica, shard, cp, tp, copy };
+constexpr int kAxes = 7;
 const char* name_of(Axis axis);
 
-/// Rank = coordinates in row-major order, tp fastest. Plain values; every rank holds the same mesh but for `rank`.
+/// A set of axes, which names a kind of group.
+class Axes {
+public:
+  Axes(std::initializer_list<Axis> axes) {
+    for (Axis axis : axes) bits_ |= uint32_t(1) << int(axis);
+  }
+  explicit Axes(uint32_t bits) : bits_(bits) {}
+  bool has(Axis axis) const { return bits_ >> int(axis) & 1; }
+  uint32_t bits() const { return bits_; }
+  std::string name() const; ///< "replica+shard"
+
+private:
+  uint32_t bits_ = 0;
+};
+inline const Axes kDataAxes{Axis::pod, Axis::replica, Axis::shard, Axis::cp}; ///< that part the batch
+inline const Axes kTensorAxes{Axis::tp, Axis::copy};                          ///< that part a layer
+
+/// What a configuration asks for: sizes, and the axes from the slowest to the one whose neighbours are closest.
+struct MeshShape {
+  int pod = 1, pp = 1, dp = 1, cp = 1, tp = 1;
+  int shard = 0;  ///< ranks of dp that share one copy of what ZeRO shards; 0: all
+  int copies = 1; ///< ranks of tp with the same key/value heads
+  std::string order = "pod,pp,dp,cp,tp";
+  int64_t ranks() const { return int64_t(pod) * pp * dp * cp * tp; }
+  std::string arithmetic() const; ///< "pp 2 x dp 3"; "dp 1" where all are 1
+};
+
+/// Plain values; every rank holds the same mesh but for `rank`.
 class Mesh {
 public:
-  /// Throws with the arithmetic where the sizes do not multiply to `world`.
-  Mesh(const std::array<int, kAxes>& sizes, int rank, int world);
+  /// Throws with the arithmetic where the sizes do not multiply to `world`, where `shard` or `copies` do not divide
+  /// their axis, or where `order` does not name each axis once. `nodes`: the host of each rank, as a number; ranks of a
+  /// host become neighbours in the mesh, whatever their numbers. Empty: they are already.
+  Mesh(const MeshShape& shape, int rank, int world, const std::vector<int>& nodes = {});
 
   int rank() const { return rank_; }
   int world() const { return world_; }
-  int size(Axis axis) const { return sizes_[int(axis)]; }
-  int coordinate(Axis axis) const { return coordinate_of(rank_)[int(axis)]; }
-  std::array<int, kAxes> coordinate_of(int rank) const;
-
-  /// The ranks that differ from this one along the given axes only, ascending.
-  std::vector<int> group(std::initializer_list<Axis> axes) const;
-  std::string describe() const; ///< "dp 2 (2 ranks)"
+  int size(Axis axis) const { return sizes_[size_t(axis)]; }
+  int size(Axes axes) const;
+  int coordinate(Axis axis) const { return coordinates_[size_t(axis)]; }
+  /// This rank's place among those that differ along `axes` only.
+  int index(Axes axes) const;
+  /// The ranks that differ from this one along the given axes only, in the mesh's order.
+  std::vector<int> group(Axes axes) const;
+  /// How many hosts the group spans; 0 where the hosts are not known.
+  int hosts_of(Axes axes) const;
+  std::string describe() const; ///< "dp 2 x tp 4 (8 ranks)"
 
 private:
+  std::array<int, kAxes> coordinates_of(int place) const;
   std::array<int, kAxes> sizes_;
+  std::array<Axis, kAxes> order_; ///< outermost first
+  std::vector<int> rank_at_;      ///< by place
+  std::vector<int> nodes_;
+  std::array<int, kAxes> coordinates_{};
+  std::string arithmetic_;
   int rank_, world_;
 };
 

@@ -14,16 +14,23 @@ struct MpiApi {
   const char* (*initialise)(); ///< null, or why it failed
   int (*rank)();
   int (*size)();
-  int (*local_size)(); ///< ranks of this host
+  int (*local_size)();  ///< ranks of this host
+  int (*local_first)(); ///< the lowest of them
   Communicator (*world)();
   Communicator (*communicator)(const int* ranks, int count); ///< collective among these ranks of the world
   Request (*all_reduce)(void* data, int64_t count, Type type, Communicator); ///< sum, in place
+  /// Bitwise or of all ranks' data, at the root.
+  Request (*combine)(void* data, int64_t bytes, int root, Communicator);
   Request (*broadcast)(void* data, int64_t bytes, int root, Communicator);
+  /// Also where `mine` is this rank's place in `all`.
   Request (*all_gather)(const void* mine, void* all, int64_t bytes_each, Communicator);
+  /// Piece r of `send` goes to rank r, which keeps it as piece s, of this rank s, of `receive`.
+  Request (*all_to_all)(const void* send, void* receive, int64_t bytes_each, Communicator);
   Request (*barrier)(Communicator);
   bool (*test)(Request* request); ///< done? then the request is freed
   void (*finalise)();
   void (*abort)(int code);
+  const char* (*library)(); ///< its name and version; may be called by any thread
 };
 
 } // namespace triax

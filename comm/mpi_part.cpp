@@ -56,11 +56,39 @@ template <class Start> MpiApi::Request in_pieces(int64_t count, Start start) {
   return requests;
 }
 
+/// MPI counts are int: what is long travels as blocks.
+struct Count {
+  int count;
+  MPI_Datatype type;
+};
+Count count_of(int64_t bytes) {
+  constexpr int64_t kMostBytes = int64_t(1) << 30, kBlock = 256;
+  if (bytes <= kMostBytes || bytes % kBlock != 0) return {int(bytes), MPI_BYTE};
+  static const MPI_Datatype block = [] {
+    MPI_Datatype type;
+    MPI_Type_contiguous(int(kBlock), MPI_BYTE, &type);
+    MPI_Type_commit(&type);
+    return type;
+  }();
+  return {int(bytes / kBlock), block};
+}
+
 const MpiApi kApi{
     .initialise = initialise,
     .rank = [] { return rank_in(MPI_COMM_WORLD); },
     .size = [] { return size_of(MPI_COMM_WORLD); },
     .local_size = [] { return size_of(local_communicator()); },
+    .local_first =
+        [] {
+          MPI_Group all, local;
+          MPI_Comm_group(MPI_COMM_WORLD, &all);
+          MPI_Comm_group(local_communicator(), &local);
+          int first = 0, rank = 0;
+          MPI_Group_translate_ranks(local, 1, &first, all, &rank); // the local one keeps the world's order
+          MPI_Group_free(&local);
+          MPI_Group_free(&all);
+          return rank;
+        },
     .world = []() -> MpiApi::Communicator {
       static MPI_Comm world = MPI_COMM_WORLD;
       return &world;
@@ -82,6 +110,15 @@ const MpiApi kApi{
                            comm_of(comm), request);
           });
         },
+    .combine =
+        [](void* data, int64_t bytes, int root, MpiApi::Communicator comm) {
+          const bool is_root = rank_in(comm_of(comm)) == root;
+          return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
+            char* piece = static_cast<char*>(data) + at;
+            MPI_Ireduce(is_root ? MPI_IN_PLACE : piece, is_root ? piece : nullptr, n, MPI_BYTE, MPI_BOR, root,
+                        comm_of(comm), request);
+          });
+        },
     .broadcast =
         [](void* data, int64_t bytes, int root, MpiApi::Communicator comm) {
           return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
@@ -90,7 +127,16 @@ const MpiApi kApi{
         },
     .all_gather = [](const void* mine, void* all, int64_t bytes_each, MpiApi::Communicator comm) -> MpiApi::Request {
       auto* requests = new Requests{MPI_REQUEST_NULL};
-      MPI_Iallgather(mine, int(bytes_each), MPI_BYTE, all, int(bytes_each), MPI_BYTE, comm_of(comm), requests->data());
+      const auto [count, type] = count_of(bytes_each);
+      const bool in_place = mine == static_cast<char*>(all) + rank_in(comm_of(comm)) * bytes_each;
+      MPI_Iallgather(in_place ? MPI_IN_PLACE : mine, count, type, all, count, type, comm_of(comm), requests->data());
+      return requests;
+    },
+    .all_to_all = [](const void* send, void* receive, int64_t bytes_each,
+                     MpiApi::Communicator comm) -> MpiApi::Request {
+      auto* requests = new Requests{MPI_REQUEST_NULL};
+      const auto [count, type] = count_of(bytes_each);
+      MPI_Ialltoall(send, count, type, receive, count, type, comm_of(comm), requests->data());
       return requests;
     },
     .barrier = [](MpiApi::Communicator comm) -> MpiApi::Request {
@@ -111,6 +157,13 @@ const MpiApi kApi{
         },
     .finalise = [] { MPI_Finalize(); },
     .abort = [](int code) { MPI_Abort(MPI_COMM_WORLD, code); },
+    .library =
+        [] {
+          static char text[MPI_MAX_LIBRARY_VERSION_STRING];
+          int length = 0;
+          MPI_Get_library_version(text, &length);
+          return static_cast<const char*>(text);
+        },
 };
 
 } // namespace

@@ -6,12 +6,13 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <dlfcn.h>
 #include <future>
 #include <mutex>
 #include <thread>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 namespace triax {
 namespace {
@@ -39,20 +40,6 @@ const MpiApi* load_mpi() {
   return entry();
 }
 
-/// Polls without taking a core from the kernels: yields at first, then sleeps for longer and longer.
-class BackOff {
-public:
-  void pause() {
-    if (++rounds_ < 64) return std::this_thread::yield();
-    std::this_thread::sleep_for(sleep_);
-    sleep_ = std::min(sleep_ * 2, std::chrono::microseconds(200));
-  }
-
-private:
-  int rounds_ = 0;
-  std::chrono::microseconds sleep_{10};
-};
-
 std::unique_ptr<Transport> joined;
 
 } // namespace
@@ -73,51 +60,87 @@ Launch Launch::detect() {
   return launch;
 }
 
-/// Runs MPI calls in the order in which they are asked for; each caller waits for its own.
+/// Makes all MPI calls. What callers start is polled together until it is done, so that no group waits for another;
+/// each caller waits for its own.
 class Transport::Thread {
 public:
-  Thread() : thread_([this] { work(); }) {}
+  explicit Thread(const MpiApi* mpi) : mpi_(mpi), thread_([this] { work(); }) {}
   ~Thread() {
-    post([this] { stop_ = true; });
+    run([this] {
+      stop_ = true;
+      return MpiApi::Request{};
+    });
     thread_.join();
   }
-  void run(std::function<void()> task) {
-    std::promise<void> done;
-    auto future = done.get_future();
-    post([&] {
-      try {
-        task();
-        done.set_value();
-      } catch (...) {
-        done.set_exception(std::current_exception());
-      }
-    });
-    future.get();
+  /// `start` may return null: then it is done.
+  void run(const std::function<MpiApi::Request()>& start) {
+    Task task{&start, nullptr, {}};
+    auto done = task.done.get_future();
+    {
+      const std::lock_guard lock(mutex_);
+      arrived_.push_back(&task);
+    }
+    changed_.notify_one();
+    done.get();
   }
 
 private:
-  void post(std::function<void()> task) {
-    {
-      const std::lock_guard lock(mutex_);
-      tasks_.push_back(std::move(task));
-    }
-    changed_.notify_one();
-  }
+  struct Task {
+    const std::function<MpiApi::Request()>* start;
+    MpiApi::Request request;
+    std::promise<void> done;
+  };
   void work() {
+    constexpr auto kShortest = std::chrono::microseconds(10), kLongest = std::chrono::microseconds(200);
+    constexpr int kYields = 64; // before it sleeps, which would take no core from the kernels
+    auto sleep = kShortest;
+    int idle_rounds = 0;
     while (!stop_) {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return !tasks_.empty(); });
-      const auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
+      bool progress = false;
+      for (Task* task : take(idle_rounds < kYields ? std::chrono::microseconds(0) : sleep)) {
+        progress = true;
+        begin(task);
+      }
+      for (size_t i = 0; i < under_way_.size();) {
+        if (!mpi_->test(&under_way_[i]->request)) {
+          ++i;
+          continue;
+        }
+        progress = true;
+        under_way_[i]->done.set_value();
+        under_way_.erase(under_way_.begin() + std::ptrdiff_t(i));
+      }
+      if (idle_rounds >= kYields) sleep = std::min(sleep * 2, kLongest);
+      idle_rounds = progress ? 0 : idle_rounds + 1;
+      if (progress) sleep = kShortest;
+      if (!progress && idle_rounds < kYields) std::this_thread::yield();
     }
   }
+  /// What has arrived; waits for it as long as told, and without end where nothing is under way.
+  std::vector<Task*> take(std::chrono::microseconds patience) {
+    std::unique_lock lock(mutex_);
+    const auto some = [this] { return !arrived_.empty(); };
+    if (under_way_.empty())
+      changed_.wait(lock, some);
+    else if (patience.count() > 0)
+      changed_.wait_for(lock, patience, some);
+    return std::exchange(arrived_, {});
+  }
+  void begin(Task* task) {
+    try {
+      task->request = (*task->start)();
+      task->request ? under_way_.push_back(task) : task->done.set_value();
+    } catch (...) {
+      task->done.set_exception(std::current_exception());
+    }
+  }
+  const MpiApi* mpi_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
+  std::vector<Task*> arrived_;
+  std::vector<Task*> under_way_; ///< of the thread alone
   bool stop_ = false;
-  std::thread thread_;
+  std::thread thread_; // last: it starts when all else is there
 };
 
 Transport& Transport::join(const Launch& launch) {
@@ -126,13 +149,15 @@ Transport& Transport::join(const Launch& launch) {
   Transport* t = joined.get();
   if (!launch.by_mpi || launch.world == 1) return *t;
   t->mpi_ = load_mpi();
-  t->thread_ = std::make_unique<Thread>();
+  t->thread_ = std::make_unique<Thread>(t->mpi_);
   t->thread_->run([&] {
     const char* problem = t->mpi_->initialise();
     DEMAND(!problem, "MPI did not start: ", problem);
     t->rank_ = t->mpi_->rank();
     t->size_ = t->mpi_->size();
     t->local_size_ = t->mpi_->local_size();
+    t->host_ = t->mpi_->local_first();
+    return MpiApi::Request{};
   });
   DEMAND(launch.world == 0 || t->size_ == launch.world, launch.launcher, " announced ", launch.world,
          " ranks, but MPI sees ", t->size_,
@@ -154,22 +179,42 @@ Transport* Transport::current() { return joined.get(); }
 void Transport::leave() { joined.reset(); }
 
 Transport::~Transport() {
-  if (mpi_ && thread_) thread_->run([this] { mpi_->finalise(); });
+  if (!mpi_ || !thread_) return;
+  thread_->run([this] {
+    mpi_->finalise();
+    return MpiApi::Request{};
+  });
 }
 
 void Transport::complete(const std::function<void*()>& start) {
   if (!mpi_) return;
-  thread_->run([&] {
-    MpiApi::Request request = start();
-    for (BackOff back_off; !mpi_->test(&request);) back_off.pause();
-  });
+  thread_->run(start);
 }
 
-Group Transport::group(const std::string& name, const std::vector<int>& ranks) {
-  if (!mpi_ || ranks.size() == 1) return {name, ranks, nullptr};
-  void*& communicator = communicators_[ranks];
-  if (!communicator) thread_->run([&] { communicator = mpi_->communicator(ranks.data(), int(ranks.size())); });
-  return {name, ranks, communicator};
+Group Transport::group(const Mesh& mesh, Axes axes) {
+  const std::vector<int> ranks = mesh.group(axes);
+  void* communicator = nullptr;
+  if (mpi_ && ranks.size() > 1) {
+    void*& known = communicators_[ranks];
+    const auto create = [&] {
+      known = mpi_->communicator(ranks.data(), int(ranks.size()));
+      return MpiApi::Request{};
+    };
+    if (!known) thread_->run(create);
+    communicator = known;
+  }
+  return {axes, ranks, mesh.index(axes), communicator};
+}
+
+std::vector<int> Transport::hosts() {
+  const auto all = gather(uint64_t(host_));
+  return {all.begin(), all.end()};
+}
+
+std::string Transport::library() const {
+  if (!mpi_) return "";
+  const std::string text = mpi_->library(); // "Open MPI v4.1.4, package: ..."
+  return text.substr(0, text.find_first_of(",\n"));
 }
 
 void Transport::barrier() {
@@ -187,6 +232,10 @@ void Transport::broadcast(std::string& text, int root) {
   broadcast(text.data(), size, root);
 }
 
+void Transport::combine(void* data, int64_t bytes, int root) {
+  complete([&] { return mpi_->combine(data, bytes, root, mpi_->world()); });
+}
+
 double Transport::sum(double value) {
   complete([&] { return mpi_->all_reduce(&value, 1, MpiApi::Type::f64, mpi_->world()); });
   return value;
@@ -198,10 +247,14 @@ std::vector<uint64_t> Transport::gather(uint64_t value) {
   return all;
 }
 
-void Transport::all_reduce(float* data, int64_t count, const Group& group) {
-  if (group.size() == 1) return;
-  ENSURE(group.communicator(), "group ", group.name(), " has ", group.size(), " ranks but no transport");
-  complete([&] { return mpi_->all_reduce(data, count, MpiApi::Type::f32, group.communicator()); });
+void Transport::all_gather(const void* mine, void* all, int64_t bytes_each, const Group& group) {
+  ENSURE(group.communicator(), "group ", group.axes().name(), " has ", group.size(), " ranks but no transport");
+  complete([&] { return mpi_->all_gather(mine, all, bytes_each, group.communicator()); });
+}
+
+void Transport::all_to_all(const void* send, void* receive, int64_t bytes_each, const Group& group) {
+  ENSURE(group.communicator(), "group ", group.axes().name(), " has ", group.size(), " ranks but no transport");
+  complete([&] { return mpi_->all_to_all(send, receive, bytes_each, group.communicator()); });
 }
 
 void Transport::abort(int code) {

@@ -1,5 +1,5 @@
-// The processes of a run and what they say to each other. One thread makes all MPI calls, polls with back-off and never
-// blocks in one.
+// The processes of a run and what they say to each other. One thread makes all MPI calls, polls all that are under way
+// with back-off and never blocks in one.
 #pragma once
 #include "comm/mesh.h"
 #include <functional>
@@ -24,16 +24,18 @@ struct Launch {
 class Group {
 public:
   Group() = default;
-  Group(std::string name, std::vector<int> ranks, void* communicator)
-      : name_(std::move(name)), ranks_(std::move(ranks)), communicator_(communicator) {}
-  const std::string& name() const { return name_; }
+  Group(Axes axes, std::vector<int> ranks, int index, void* communicator)
+      : axes_(axes), ranks_(std::move(ranks)), index_(index), communicator_(communicator) {}
+  Axes axes() const { return axes_; } ///< along which its members differ
   int size() const { return int(ranks_.size()); }
+  int index() const { return index_; } ///< of this rank among them
   const std::vector<int>& ranks() const { return ranks_; }
   void* communicator() const { return communicator_; }
 
 private:
-  std::string name_ = "self";
+  Axes axes_{};
   std::vector<int> ranks_{0};
+  int index_ = 0;
   void* communicator_ = nullptr;
 };
 
@@ -52,19 +54,24 @@ public:
   int rank() const { return rank_; }
   int size() const { return size_; }
   int local_size() const { return local_size_; } ///< ranks of this host
+  std::string library() const;                   ///< of MPI: its name and version; empty where there is none
+  std::vector<int> hosts();                      ///< of each rank, as a number: that of the lowest rank there
 
-  /// Collective over all ranks of the mesh that form such groups; the same ranks share one communicator.
-  Group group(const std::string& name, const std::vector<int>& ranks);
+  /// This rank's group along the axes. Collective over all ranks of the mesh; the same ranks share one communicator.
+  Group group(const Mesh& mesh, Axes axes);
 
   // Outside of steps, over all ranks; each blocks until it is done.
   void barrier();
   void broadcast(void* data, int64_t bytes, int root);
   void broadcast(std::string& text, int root);
+  /// `data` of `root` becomes the bitwise or of all ranks' data: parts of a whole that are 0 elsewhere, put together.
+  void combine(void* data, int64_t bytes, int root);
   double sum(double value);
   std::vector<uint64_t> gather(uint64_t value); ///< by rank
 
-  /// In place, blocking the calling thread (a stream's) only: what a collective operation launches.
-  void all_reduce(float* data, int64_t count, const Group& group);
+  // What a collective operation launches, blocking the calling thread (a stream's) only; as in mpi_api.h.
+  void all_gather(const void* mine, void* all, int64_t bytes_each, const Group& group);
+  void all_to_all(const void* send, void* receive, int64_t bytes_each, const Group& group);
 
   [[noreturn]] void abort(int code);
 
@@ -72,7 +79,7 @@ private:
   class Thread;
   Transport() = default;
   void complete(const std::function<void*()>& start);
-  int rank_ = 0, size_ = 1, local_size_ = 1;
+  int rank_ = 0, size_ = 1, local_size_ = 1, host_ = 0;
   const MpiApi* mpi_ = nullptr;
   std::map<std::vector<int>, void*> communicators_;
   std::unique_ptr<Thread> thread_;

@@ -5,17 +5,16 @@
 namespace triax {
 namespace {
 
-int64_t blocks_of(const Tensor& x) { return (x.size() + kNormBlock - 1) / kNormBlock; }
-
 Description describe_adamw(const Target&, const Op& op) {
   return {.flops = 15.0 * double(op[0].size()), .bytes = operand_bytes(op), .kernels = {"adamw"}};
 }
 
 Description describe_norm(const Target&, const Op& op) {
-  return {.flops = 2.0 * double(op[1].size()),
-          .bytes = operand_bytes(op),
-          .scratch = blocks_of(op[1]) * bytes_of(Dtype::f32),
-          .kernels = {"squared_norm", "squared_norm_total"}};
+  return {.flops = 2.0 * double(op[1].size()), .bytes = operand_bytes(op), .kernels = {"squared_norm"}};
+}
+
+Description describe_total(const Target&, const Op& op) {
+  return {.flops = double(op[1].size()), .bytes = operand_bytes(op), .kernels = {"norm_total"}};
 }
 
 Description describe_finish(const Target&, const Op& op) {
@@ -24,6 +23,7 @@ Description describe_finish(const Target&, const Op& op) {
 
 const OpKind kAdamW{"adamw", describe_adamw};
 const OpKind kSquaredNorm{"squared_norm", describe_norm};
+const OpKind kNormTotal{"norm_total", describe_total};
 const OpKind kFinishGradients{"finish_gradients", describe_finish};
 
 void ensure_range(const Tensor& t, Dtype dtype, int64_t n, const char* name) {
@@ -57,13 +57,23 @@ Op adamw(const AdamW& a) {
       .read(a.gradient)
       .read(a.state)
       .read(a.scalars)
-      .set(AdamWAttributes{a.beta1, a.beta2, a.eps, a.decay, a.first, a.stochastic});
+      .set(AdamWAttributes{a.beta1, a.beta2, a.eps, a.decay, a.first, a.shared_from, a.stochastic});
 }
 
-Op squared_norm(const Tensor& scalars, const Tensor& x) {
+Op squared_norm(const Tensor& blocks, const Tensor& x, const Tensor& state, int64_t shared_from, int64_t shared_by) {
+  ENSURE(x.rank == 1 && x.dtype == Dtype::f32 && x.dense(), "squared_norm: x is ", x.describe());
+  ENSURE(is(blocks, Dtype::f32, {(x.dim[0] + kNormBlock - 1) / kNormBlock}) && blocks.dense(),
+         "squared_norm: blocks are ", blocks.describe(), " for ", x.describe());
+  ENSURE(is(state, Dtype::u8, {int64_t(sizeof(StepState))}), "squared_norm: state is ", state.describe());
+  ENSURE(shared_from >= 0 && shared_by >= 1, "squared_norm: from ", shared_from, " shared by ", shared_by);
+  return Op(kSquaredNorm).write(blocks).read(x).read(state).set(NormAttributes{shared_from, shared_by});
+}
+
+Op norm_total(const Tensor& scalars, const Tensor& blocks, int64_t count) {
   ensure_scalars(scalars);
-  ENSURE(x.dtype == Dtype::f32 && x.dense(), "squared_norm: x is ", x.describe());
-  return Op(kSquaredNorm).update(scalars).read(x);
+  ENSURE(blocks.rank == 2 && blocks.dtype == Dtype::f32 && blocks.stride[1] == 1 && count <= blocks.size(),
+         "norm_total: ", count, " blocks of ", blocks.describe());
+  return Op(kNormTotal).update(scalars).read(blocks).set(NormTotalAttributes{count});
 }
 
 Op finish_gradients(const Tensor& scalars, float capacity, float clip) {

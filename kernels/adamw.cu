@@ -17,11 +17,13 @@ template <class T> struct AdamWRange {
 template <class T, bool Stochastic> struct AdamWStep {
   AdamWRange<T> r;
   float scale, rate, moment1_scale, moment2_scale;
-  uint32_t step, key0, key1;
+  int64_t first; ///< number of this piece's first parameter
+  uint32_t tensor_rank, step, key0, key1;
 
-  /// Sixteen bits for each of the global elements [8 group, 8 group + 8), two to a word.
+  /// Sixteen bits for each of the parameters numbered [8 group, 8 group + 8), two to a word.
   SIMT_DEV Random4 bits(int64_t group) const {
-    return philox(uint32_t(group), uint32_t(group >> 32), step, 0x6164616du, key0, key1); // "adam"
+    const uint32_t rank = 8 * group + 7 >= r.a.shared_from ? 0 : tensor_rank;
+    return philox(uint32_t(group), uint32_t(group >> 32) ^ rank << 12, step, 0x6164616du, key0, key1); // "adam"
   }
   template <int V> SIMT_DEV void random(uint32_t (&random)[V], int64_t element) const {
     if constexpr (V % 8 == 0) {
@@ -55,7 +57,7 @@ template <class T, bool Stochastic> struct AdamWStep {
     store<V>(r.master + i, w);
     if constexpr (Stochastic) {
       uint32_t bits[V];
-      random(bits, r.a.first + i);
+      random(bits, first + i);
       for (int k = 0; k < V; ++k) w[k] = float(to_bf16_stochastic(w[k], bits[k])); // the store below keeps it
     }
     if constexpr (sizeof(T) == 2) store<V>(r.weights + i, w);
@@ -64,7 +66,7 @@ template <class T, bool Stochastic> struct AdamWStep {
 
 template <int V, class T, bool Stochastic> __global__ void __launch_bounds__(kEachBlock)
     adamw_kernel(const AdamWRange<T> range, const StepState* __restrict__ state, const float* __restrict__ scalars,
-                 int64_t from, int64_t to) {
+                 int64_t n, int64_t from, int64_t to) {
   const float scale = scalars[kGradientScale];
   if (scale == 0.0f) return;
   const StepState s = *state;
@@ -73,6 +75,8 @@ template <int V, class T, bool Stochastic> __global__ void __launch_bounds__(kEa
                                       s.learning_rate,
                                       s.moment1_scale,
                                       s.moment2_scale,
+                                      range.a.first + s.shard_rank * n,
+                                      uint32_t(s.tensor_rank),
                                       uint32_t(s.step),
                                       uint32_t(s.seed),
                                       uint32_t(s.seed >> 32)};
@@ -81,9 +85,7 @@ template <int V, class T, bool Stochastic> __global__ void __launch_bounds__(kEa
 }
 
 /// The host's V is a tile whose squares are summed first, so that no sum is long.
-template <int Block, int V> __global__ void __launch_bounds__(Block)
-    squared_norm_kernel(float* __restrict__ partial, const float* __restrict__ x, int64_t n) {
-  const int64_t begin = blockIdx.x * kNormBlock, end = begin + kNormBlock < n ? begin + kNormBlock : n;
+template <int Block, int V> SIMT_DEV float sum_of_squares(const float* x, int64_t begin, int64_t end) {
   float total = 0.0f;
   for (int64_t i = begin + threadIdx.x * V; i < end; i += Block * V) {
     float sum = 0.0f;
@@ -97,15 +99,27 @@ template <int Block, int V> __global__ void __launch_bounds__(Block)
     }
     total += sum;
   }
-  total = block_sum<Block>(total);
-  if (threadIdx.x == 0) partial[blockIdx.x] = total;
+  return total;
 }
 
-/// One block; in double, for there are very many partial sums.
+template <int Block, int V> __global__ void __launch_bounds__(Block)
+    squared_norm_kernel(float* __restrict__ blocks, const float* __restrict__ x, const StepState* __restrict__ state,
+                        int64_t n, NormAttributes a) {
+  const int64_t begin = blockIdx.x * kNormBlock, end = begin + kNormBlock < n ? begin + kNormBlock : n;
+  const int64_t shared = a.shared_from - state->shard_rank * n;
+  const int64_t split = shared < begin ? begin : shared > end ? end : shared;
+  float total = sum_of_squares<Block, V>(x, begin, split);
+  if (split < end) total += sum_of_squares < Block, kIsHost ? V : 1 > (x, split, end) / float(a.shared_by);
+  total = block_sum<Block>(total);
+  if (threadIdx.x == 0) blocks[blockIdx.x] = total;
+}
+
+/// One block; in double, for there are very many.
 template <int Block> __global__ void __launch_bounds__(Block)
-    squared_norm_total_kernel(float* __restrict__ scalars, const float* __restrict__ partial, int64_t n) {
+    norm_total_kernel(float* __restrict__ scalars, const float* __restrict__ blocks, int64_t columns, int64_t stride,
+                      int64_t count) {
   double total = 0.0;
-  for (int64_t i = threadIdx.x; i < n; i += Block) total += double(partial[i]);
+  for (int64_t i = threadIdx.x; i < count; i += Block) total += double(blocks[i / columns * stride + i % columns]);
   const float sum = block_sum<Block>(float(total));
   if (threadIdx.x == 0) scalars[kGradientNorm2] += sum;
 }
@@ -131,8 +145,8 @@ static void launch_adamw(const Op& op, const LaunchContext& context) {
       constexpr int V = decltype(width)::value;
       if (from < to)
         launch(context, dim3(unsigned(ceil_div(to - from, kEachChunk<V>))), dim3(kEachBlock), 0,
-               &adamw_kernel<V, T, decltype(stochastic)::value>, r, op[5].data<StepState>(), op[6].data<float>(), from,
-               to);
+               &adamw_kernel<V, T, decltype(stochastic)::value>, r, op[5].data<StepState>(), op[6].data<float>(), n,
+               from, to);
     };
     const auto is_wide = [&](int64_t i) {
       return wide(weights + i, master + i, r.moment1 + i, r.moment2 + i, r.gradient + i);
@@ -150,15 +164,20 @@ static void launch_adamw(const Op& op, const LaunchContext& context) {
 }
 
 static void launch_squared_norm(const Op& op, const LaunchContext& context) {
-  const int64_t n = op[1].size(), blocks = ceil_div(n, kNormBlock);
-  float* partial = context.scratch.data<float>();
+  const int64_t n = op[1].size();
   if (n == 0) return;
-  constexpr int B = kBlock<512>;
+  constexpr int B = kBlock<256>;
   constexpr int V = kVector<float, 1024>;
   const float* x = op[1].data<float>();
-  launch(context, dim3(unsigned(blocks)), dim3(B), 0, wide(x) ? &squared_norm_kernel<B, V> : &squared_norm_kernel<B, 1>,
-         partial, x, n);
-  launch(context, dim3(1), dim3(B), 0, &squared_norm_total_kernel<B>, op[0].data<float>(), partial, blocks);
+  launch(context, dim3(unsigned(ceil_div(n, kNormBlock))), dim3(B), 0,
+         wide(x) ? &squared_norm_kernel<B, V> : &squared_norm_kernel<B, 1>, op[0].data<float>(), x,
+         op[2].data<StepState>(), n, op.get<NormAttributes>());
+}
+
+static void launch_norm_total(const Op& op, const LaunchContext& context) {
+  constexpr int B = kBlock<512>;
+  launch(context, dim3(1), dim3(B), 0, &norm_total_kernel<B>, op[0].data<float>(), op[1].data<float>(), op[1].dim[1],
+         op[1].stride[0], op.get<NormTotalAttributes>().count);
 }
 
 static void launch_finish_gradients(const Op& op, const LaunchContext& context) {
@@ -168,6 +187,7 @@ static void launch_finish_gradients(const Op& op, const LaunchContext& context) 
 
 REGISTER_LAUNCH("adamw", launch_adamw);
 REGISTER_LAUNCH("squared_norm", launch_squared_norm);
+REGISTER_LAUNCH("norm_total", launch_norm_total);
 REGISTER_LAUNCH("finish_gradients", launch_finish_gradients);
 
 } // namespace SIMT_NS

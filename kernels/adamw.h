@@ -7,9 +7,10 @@ namespace triax {
 struct AdamW {
   float beta1, beta2, eps;
   float decay;             ///< decoupled weight decay, times the learning rate
-  int64_t first;           ///< global number of the range's first parameter: keys the random bits
+  int64_t first;           ///< number of the whole range's first parameter: keys the random bits
+  int64_t shared_from;     ///< numbers from here on have the same bits on all ranks of a tensor-parallel group
   bool stochastic;         ///< round bf16 weights stochastically (Philox, keyed by seed, step and parameter)
-  Tensor weights;          ///< f32 or bf16 [n]
+  Tensor weights;          ///< f32 or bf16 [n]: piece shard_rank, of n parameters each, of the whole range
   Tensor master;           ///< f32[n]; absent where the weights are f32 themselves
   Tensor moment1, moment2; ///< f32[n]
   Tensor gradient;         ///< f32[n], multiplied by scalars[kGradientScale]
@@ -19,8 +20,13 @@ struct AdamW {
 /// Where kGradientScale is 0 because no token counted, nothing changes.
 Op adamw(const AdamW& a);
 
-/// scalars[kGradientNorm2] += sum of x[i]^2, x f32[n]: over fixed blocks, in a fixed order.
-Op squared_norm(const Tensor& scalars, const Tensor& x);
+/// blocks[b] = the sum of x[i]^2 over the b-th kNormBlock of x f32[n], which is piece shard_rank of a range; what lies
+/// at or behind `shared_from` of the whole range counts as a share of `shared_by`, since as many ranks hold it.
+Op squared_norm(const Tensor& blocks, const Tensor& x, const Tensor& state, int64_t shared_from, int64_t shared_by);
+/// scalars[kGradientNorm2] += the sum of the first `count` of blocks f32[pieces, n], row by row, in a fixed order.
+Op norm_total(const Tensor& scalars, const Tensor& blocks, int64_t count);
+constexpr int64_t kNormBlock =
+    4096; ///< fixed, so that the sum depends neither on the machine nor on where shards are cut
 
 /// From the sums of a step: the accumulated gradient is `capacity`^-1 times the sum over tokens; kGradientScale becomes
 /// capacity / count, times min(1, clip / norm of the mean gradient) where clip > 0; 0 where no token counted.

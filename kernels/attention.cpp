@@ -1,5 +1,7 @@
 #include "kernels/attention.h"
 #include "kernels/attention_shape.h"
+#include "kernels/choice.h"
+#include "kernels/compare.h"
 #include <algorithm>
 #include <omp.h>
 
@@ -50,6 +52,41 @@ int64_t cudnn_scratch(const AttentionAttributes& a, bool backward) {
   return kSmall + (backward ? a.batch * a.heads * a.sequence * (12 * a.head_width + 16) : 0);
 }
 
+/// On a GPU, what cuDNN takes on every one since Ampere (its documentation of scaled dot product attention: bf16, heads
+/// of a multiple of 8 up to 128); no window, for which our own leaves out more of what is not seen.
+bool cudnn_is_favourite(const Target& target, const Op& op) {
+  const auto a = op.get<AttentionAttributes>();
+  return target.kind == Target::Kind::cuda && !a.documents && a.window == 0 && op[0].dtype == Dtype::bf16 &&
+         a.head_width % 8 == 0 && a.head_width <= 128;
+}
+
+/// Documents of any length, in place of numbers.
+void randomize_starts(Device& device, const Op& op, const Tensor& starts) {
+  const auto a = op.get<AttentionAttributes>();
+  std::vector<int32_t> start(size_t(starts.size()), 0);
+  uint32_t state = 1;
+  for (int64_t n = 0; a.documents && n < starts.size(); ++n) {
+    state = state * 1664525u + 1013904223u;
+    const int64_t t = n % a.sequence;
+    start[size_t(n)] = t == 0 ? 0 : state >> 24 == 0 ? int32_t(t) : start[size_t(n - 1)]; // each 256 long on average
+  }
+  device.write(starts, start.data());
+}
+
+void randomize_forward(Device& device, const Op& op) { randomize_starts(device, op, op[3]); }
+
+/// With the output and the sums that belong to the queries, keys and values: other ones would be no probabilities.
+void randomize_backward(Device& device, const Op& op) {
+  randomize_starts(device, op, op[5]);
+  const auto a = op.get<AttentionAttributes>();
+  device.compute().run(
+      attention_forward({{a.batch, a.sequence, a.heads, a.kv_heads, a.head_width, a.scale, a.window, a.documents != 0},
+                         op[2],
+                         op[3],
+                         op[4],
+                         op[5]}));
+}
+
 template <bool Backward> Description describe_cudnn(const Target& target, const Op& op) {
   const auto a = op.get<AttentionAttributes>();
   DEMAND(target.kind == Target::Kind::cuda, "kernels.attention is 'cudnn', which ", target.name, " does not have");
@@ -69,6 +106,10 @@ const NameRegistration names[] = {{"attention_forward", "plain", describe_forwar
                                   {"attention_backward", "plain", describe_backward<false>},
                                   {"attention_forward", "cudnn", describe_cudnn<false>},
                                   {"attention_backward", "cudnn", describe_cudnn<true>}};
+const FavouriteRegistration favourites[] = {{"attention_forward", "cudnn", cudnn_is_favourite},
+                                            {"attention_backward", "cudnn", cudnn_is_favourite}};
+const RandomRegistration random_data[] = {{"attention_forward", randomize_forward},
+                                          {"attention_backward", randomize_backward}};
 
 const OpKind kForward{"attention_forward", describe_forward<true>};
 const OpKind kBackward{"attention_backward", describe_backward<true>};

@@ -27,6 +27,88 @@ struct Softmax {
   }
 };
 
+/// This thread's share of a row's `classes` logits.
+template <int Block, int V, class T> SIMT_DEV Softmax softmax_of(const T* z, int64_t classes) {
+  Softmax own;
+  for (int64_t i = threadIdx.x * V; i < classes; i += Block * V) {
+    float v[V];
+    if (i + V <= classes)
+      load<V>(v, z + i);
+    else
+      for (int k = 0; k < V; ++k) v[k] = i + k < classes ? float(z[i + k]) : -INFINITY;
+    own.add(v);
+  }
+  return own;
+}
+
+/// z[i] = exp(z[i] - maximum) * factor for i in [0, classes).
+template <int Block, int V, class T> SIMT_DEV void scaled_exp(T* z, int64_t classes, float maximum, float factor) {
+  each<Block, kIsHost ? 1 : V>(0, classes, [=](auto width, int64_t i) {
+    constexpr int W = decltype(width)::value;
+    float v[W];
+    load<W>(v, z + i);
+    for (int k = 0; k < W; ++k) v[k] = exp_below(v[k] - maximum) * factor;
+    store<W>(z + i, v);
+  });
+}
+
+/// Columns [first, first + count) of all classes are this rank's.
+struct ClassPart {
+  int64_t first, count;
+  SIMT_DEV ClassPart(const StepState* state, int64_t columns, int64_t classes)
+      : first(state->tensor_rank * columns), count(classes - first) {
+    count = count < 0 ? 0 : count > columns ? columns : count;
+  }
+  SIMT_DEV bool has(int64_t label) const { return label >= first && label < first + count; }
+};
+
+template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
+    softmax_statistics_kernel(float* __restrict__ statistics, const T* __restrict__ logits,
+                              const int32_t* __restrict__ labels, const StepState* __restrict__ state, int64_t stride,
+                              int64_t columns, int64_t classes) {
+  const int64_t row = blockIdx.x, label = labels[row];
+  const T* z = logits + row * stride;
+  const ClassPart part(state, columns, classes);
+  const Softmax own = softmax_of<Block, V>(z, part.count);
+  const float maximum = block_max<Block>(own.maximum);
+  const float sum = block_sum<Block>(own.sum * exp_below(own.maximum - maximum));
+  if (threadIdx.x != 0) return;
+  statistics[3 * row] = maximum;
+  statistics[3 * row + 1] = part.count > 0 ? sum : 0.0f;
+  statistics[3 * row + 2] = part.has(label) ? float(z[label - part.first]) : kLowest;
+}
+
+template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
+    cross_entropy_parts_kernel(float* __restrict__ losses, T* __restrict__ logits, const int32_t* __restrict__ labels,
+                               const float* __restrict__ statistics, const StepState* __restrict__ state,
+                               int64_t stride, int64_t columns, int64_t ranks, PartsAttributes a) {
+  const int64_t row = blockIdx.x, label = labels[row];
+  T* z = logits + row * stride;
+  const ClassPart part(state, columns, a.classes);
+  const int64_t rows = gridDim.x;
+  float maximum = kLowest, sum = 0.0f, chosen = kLowest;
+  for (int64_t r = 0; r < ranks; ++r) {
+    const float* of = statistics + 3 * (r * rows + row);
+    maximum = of[0] > maximum ? of[0] : maximum;
+    chosen = of[2] > chosen ? of[2] : chosen;
+  }
+  for (int64_t r = 0; r < ranks; ++r) {
+    const float* of = statistics + 3 * (r * rows + row);
+    sum += of[1] * exp_below(of[0] - maximum);
+  }
+  const bool counts = label != -1, known = label >= 0 && label < a.classes;
+  if (threadIdx.x == 0)
+    losses[row] = counts ? float(double(logf(sum)) + (double(maximum) - double(known ? chosen : NAN))) : 0.0f;
+  if (!a.backward) return;
+  const float own = counts && part.has(label) ? float(z[label - part.first]) : 0.0f;
+  __syncthreads(); // all have read it
+  if (counts) scaled_exp<Block, V>(z, part.count, maximum, a.scale / sum);
+  for (int64_t i = (counts ? part.count : 0) + threadIdx.x; i < columns; i += Block) z[i] = to<T>(0.0f);
+  __syncthreads(); // z[label] is written
+  if (threadIdx.x == 0 && counts && part.has(label))
+    z[label - part.first] = to<T>(exp_below(own - maximum) * (a.scale / sum) - a.scale);
+}
+
 template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
     cross_entropy_kernel(float* __restrict__ losses, T* __restrict__ logits, const int32_t* __restrict__ labels,
                          int64_t stride, int64_t classes, float scale, bool backward) {
@@ -38,15 +120,7 @@ template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
       for (int64_t i = threadIdx.x; i < classes; i += Block) z[i] = to<T>(0.0f);
     return;
   }
-  Softmax own;
-  for (int64_t i = threadIdx.x * V; i < classes; i += Block * V) {
-    float v[V];
-    if (i + V <= classes)
-      load<V>(v, z + i);
-    else
-      for (int k = 0; k < V; ++k) v[k] = i + k < classes ? float(z[i + k]) : -INFINITY;
-    own.add(v);
-  }
+  const Softmax own = softmax_of<Block, V>(z, classes);
   const float maximum = block_max<Block>(own.maximum);
   const float sum = block_sum<Block>(own.sum * exp_below(own.maximum - maximum));
   const bool known = label >= 0 && label < classes;
@@ -56,13 +130,7 @@ template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
   if (!backward) return;
   __syncthreads(); // all have read z[label]
   const float factor = scale / sum;
-  each<Block, kIsHost ? 1 : V>(0, classes, [=](auto width, int64_t i) {
-    constexpr int W = decltype(width)::value;
-    float v[W];
-    load<W>(v, z + i);
-    for (int k = 0; k < W; ++k) v[k] = exp_below(v[k] - maximum) * factor;
-    store<W>(z + i, v);
-  });
+  scaled_exp<Block, V>(z, classes, maximum, factor);
   __syncthreads(); // z[label] is written
   if (threadIdx.x == 0 && known) z[label] = to<T>(exp_below(chosen - maximum) * factor - scale);
 }
@@ -99,6 +167,36 @@ static void launch_cross_entropy(const Op& op, const LaunchContext& context) {
   });
 }
 
+static void launch_softmax_statistics(const Op& op, const LaunchContext& context) {
+  const int64_t rows = op[1].dim[0], columns = op[1].dim[1], stride = op[1].stride[0];
+  if (rows == 0) return;
+  with_float_type(op[1].dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr int B = kBlock<512>, V = kVector<T, 256>;
+    const T* logits = op[1].data<T>();
+    launch(context, dim3(unsigned(rows)), dim3(B), 0,
+           kIsHost || (stride % V == 0 && wide(logits)) ? &softmax_statistics_kernel<B, V, T>
+                                                        : &softmax_statistics_kernel<B, 1, T>,
+           op[0].data<float>(), logits, op[2].data<int32_t>(), op[3].data<StepState>(), stride, columns,
+           op.get<PartsAttributes>().classes);
+  });
+}
+
+static void launch_cross_entropy_parts(const Op& op, const LaunchContext& context) {
+  const int64_t rows = op[1].dim[0], columns = op[1].dim[1], stride = op[1].stride[0];
+  if (rows == 0) return;
+  with_float_type(op[1].dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr int B = kBlock<512>, V = kVector<T, 256>;
+    T* logits = op[1].data<T>();
+    launch(context, dim3(unsigned(rows)), dim3(B), 0,
+           kIsHost || (stride % V == 0 && wide(logits)) ? &cross_entropy_parts_kernel<B, V, T>
+                                                        : &cross_entropy_parts_kernel<B, 1, T>,
+           op[0].data<float>(), logits, op[2].data<int32_t>(), op[3].data<float>(), op[4].data<StepState>(), stride,
+           columns, op[3].dim[0], op.get<PartsAttributes>());
+  });
+}
+
 static void launch_sum_losses(const Op& op, const LaunchContext& context) {
   constexpr int B = kBlock<1024>;
   launch(context, dim3(1), dim3(B), 0, &sum_losses_kernel<B>, op[0].data<float>(), op[1].data<float>(),
@@ -106,6 +204,8 @@ static void launch_sum_losses(const Op& op, const LaunchContext& context) {
 }
 
 REGISTER_LAUNCH("cross_entropy", launch_cross_entropy);
+REGISTER_LAUNCH("softmax_statistics", launch_softmax_statistics);
+REGISTER_LAUNCH("cross_entropy_parts", launch_cross_entropy_parts);
 REGISTER_LAUNCH("sum_losses", launch_sum_losses);
 
 } // namespace SIMT_NS

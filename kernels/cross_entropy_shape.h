@@ -9,4 +9,10 @@ struct CrossEntropyAttributes {
   int32_t backward; ///< 0 or 1
 };
 
+struct PartsAttributes {
+  int64_t classes; ///< of all ranks
+  float scale;
+  int32_t backward; ///< 0 or 1
+};
+
 } // namespace triax

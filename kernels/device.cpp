@@ -1,4 +1,5 @@
 #include "kernels/device.h"
+#include "kernels/choice.h"
 #include "kernels/compare.h"
 #include <algorithm>
 #include <utility>
@@ -35,9 +36,16 @@ bool same(const Op& a, const Op& b) {
   return equal;
 }
 
+/// "model/decoder.cpp:97": the file without what lies before its layer's folder.
+std::string text_of(const Place& place) {
+  const std::string file = place.file_name();
+  const size_t name = file.rfind('/'), folder = name == std::string::npos ? name : file.rfind('/', name - 1);
+  return concat(folder == std::string::npos ? file : file.substr(folder + 1), ":", place.line());
+}
+
 } // namespace
 
-void Stream::run(const Op& op) { device_->run(id_, op); }
+void Stream::run(const Op& op, const Place& place) { device_->run(id_, op, place); }
 
 Allocation::Allocation(Allocation&& other) noexcept : device_(other.device_), tensor_(other.tensor_), id_(other.id_) {
   other.device_ = nullptr;
@@ -152,7 +160,7 @@ void Device::release(int32_t id, const Tensor& tensor) {
   recording_->instructions.push_back({What::release, StreamId::compute, id});
 }
 
-void Device::begin(const std::string& kind) {
+void Device::begin(const std::string& kind, Ranks ranks) {
   ENSURE(!in_step_, "step ", kind, " begins inside another");
   in_step_ = true;
   issued_ = 0;
@@ -160,7 +168,9 @@ void Device::begin(const std::string& kind) {
   if (!backend_) {
     recording_ = std::make_unique<Program>();
     recording_->kind = kind;
+    recording_->ranks_differ = ranks == Ranks::differ;
     signatures_.clear();
+    places_.clear();
     ghost_addresses_.clear();
     live_.clear();
     return;
@@ -208,6 +218,7 @@ void Device::follow(const Plan& plan, int ranks_on_host) {
   demand(Space::host,
          plan.bytes[int(Space::host)] + plan.bytes[int(Space::pinned)] + (cpu ? plan.bytes[int(Space::device)] : 0),
          ranks_on_host);
+  compare_choices(plan);
   plan_ = std::make_unique<Plan>(plan);
   for (int s = 0; s < kSpaces; ++s) {
     if (plan.bytes[s] == 0) continue;
@@ -269,7 +280,7 @@ int32_t Device::signature_of(const Op& op) {
   return signatures_.emplace(hash, int32_t(known.size()) - 1)->second;
 }
 
-void Device::record_op(StreamId stream, const Op& op) {
+void Device::record_op(StreamId stream, const Op& op, const Place& place) {
   ENSURE(in_step_, op.describe(), " is issued outside of a step");
   Instruction at{What::op, stream, signature_of(op)};
   Allocation scratch;
@@ -280,6 +291,9 @@ void Device::record_op(StreamId stream, const Op& op) {
   at.reference = int32_t(recording_->references.size());
   for (int i = 0; i < op.operand_count; ++i)
     recording_->references.push_back(op.has(i) ? locate(op[i], op) : Reference{});
+  const auto [known, is_new] = places_.try_emplace(text_of(place), int32_t(recording_->places.size()));
+  if (is_new) recording_->places.push_back(known->first);
+  at.place = known->second;
   recording_->instructions.push_back(at);
 }
 
@@ -292,56 +306,39 @@ int64_t Device::scratch_of(const Op& op) const {
   return describe(target_, op).scratch;
 }
 
-Device::Choice& Device::choice_of(const OpKind& kind) {
-  Choice& choice = choices_[&kind];
+Device::Choice& Device::choice_of(const Op& op) {
+  const std::string name = implementation_of(target_, op);
+  Choice& choice = choices_[{op.kind, name}];
   if (choice.launch) return choice;
-  choice.name = chosen_implementation(kind);
-  choice.launch = find_launch(kind, target_.kind, choice.name);
-  if (choice.name == kReference) {
-    ENSURE(choice.launch, "operation ", kind.name, " has no implementation for ", target_.name, " in this binary");
-  } else {
-    DEMAND(choice.launch, "kernels.", kind.name, " is '", choice.name, "', which this binary does not have for ",
-           target_.name, "; leave it out there");
-    choice.reference = find_launch(kind, target_.kind, kReference);
-  }
+  const LaunchFn launch = find_launch(*op.kind, target_.kind, name);
+  demand_launch(launch, target_, op);
+  choice.launch = launch;
+  if (name != kReference) choice.reference = find_launch(*op.kind, target_.kind, kReference);
   return choice;
 }
 
-std::vector<std::string> Device::comparisons() const {
-  std::vector<std::string> sentences;
-  for (const auto& [kind, choice] : choices_)
-    if (choice.name != kReference)
-      sentences.push_back(choice.compared
-                              ? concat(kind->name, ": '", choice.name, "' agrees with '", kReference, "' on ",
-                                       choice.compared, " launches, to ", choice.difference, " of the norm")
-                              : concat(kind->name, ": '", choice.name, "' is unchecked: there is no '", kReference,
-                                       "' for ", target_.name));
-  std::sort(sentences.begin(), sentences.end());
-  return sentences;
-}
-
-void Device::run(StreamId stream, const Op& op) {
-  if (!backend_) return record_op(stream, op);
+void Device::run(StreamId stream, const Op& op, const Place& place) {
+  if (!backend_) return record_op(stream, op, place);
   throw_violation();
   ENSURE(in_step_ || !plan_, op.describe(), " is issued outside of a step");
   Allocation scratch;
   if (const int64_t bytes = scratch_of(op)) scratch = allocate("workspace", Purpose::workspace, Dtype::u8, {bytes});
   if (following_) hold_to_plan(hash_of(op, stream, base_), op.kind->name, &op);
-  Choice& choice = choice_of(*op.kind);
+  Choice& choice = choice_of(op);
   if (!plan_ || !choice.reference || choice.compared == kComparedLaunches)
     return backend_->launch(stream, choice.launch, op, *scratch);
   ++choice.compared;
-  choice.difference = std::max(choice.difference, compare_with_reference(*backend_, stream, op, choice.name,
-                                                                         choice.launch, choice.reference, *scratch));
+  choice.difference =
+      std::max(choice.difference, compare_with_reference(*backend_, stream, op, implementation_of(target_, op),
+                                                         choice.launch, choice.reference, *scratch));
 }
 
 std::function<void()> Device::prepare(const Op& op) {
   ENSURE(backend_ && !plan_, op.describe(), " is prepared on a device that follows a plan");
   const int64_t bytes = describe(target_, op).scratch;
   const Tensor scratch = bytes ? persistent("workspace", Purpose::workspace, Dtype::u8, {bytes}) : Tensor{};
-  return [this, op, scratch, launch = choice_of(*op.kind).launch] {
-    backend_->launch(StreamId::compute, launch, op, scratch);
-  };
+  return
+      [this, op, scratch, launch = choice_of(op).launch] { backend_->launch(StreamId::compute, launch, op, scratch); };
 }
 
 Event Stream::record() {

@@ -3,11 +3,14 @@
 #include "kernels/program.h"
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
+#include <source_location>
 
 namespace triax {
 
 class Device;
+using Place = std::source_location; ///< in the source, where something was issued
 
 /// A place in a stream's order that other streams can wait for. Valid inside the step that recorded it.
 struct Event {
@@ -18,7 +21,7 @@ struct Event {
 class Stream {
 public:
   Stream(Device* device, StreamId id) : device_(device), id_(id) {}
-  void run(const Op& op); ///< the only way to do device work
+  void run(const Op& op, const Place& place = Place::current()); ///< the only way to do device work
   Event record();
   void wait(Event event);
 
@@ -83,6 +86,7 @@ public:
   Stream compute() { return {this, StreamId::compute}; }
   Stream communication() { return {this, StreamId::communication}; }
   Stream copy() { return {this, StreamId::copy}; }
+  Stream stream(StreamId id) { return {this, id}; }
 
   /// Bytes for the whole run. On a device that follows a plan, the next ones of that plan.
   Tensor persistent(const std::string& name, Purpose purpose, Dtype dtype, std::initializer_list<int64_t> shape,
@@ -92,13 +96,16 @@ public:
 
   /// A step of this kind starts and ends. A ghost records it; a device that follows a plan holds what is issued to it,
   /// instruction by instruction, and throws at the first difference, before it runs.
-  void begin(const std::string& kind);
+  /// Where ranks may differ in what they issue, they are not held to the same plan.
+  enum class Ranks { agree, differ };
+  void begin(const std::string& kind, Ranks ranks = Ranks::agree);
   void end();
 
   /// Of a ghost: everything recorded, checked and packed.
   Plan plan() const;
-  /// Of a real device, before anything is allocated: take the plan's arena, exactly, and follow it from now on. Throws
-  /// where the memory does not suffice; `ranks_on_host` processes, this one included, will take as much of the host's.
+  /// Of a real device, before anything is allocated: compare what was chosen over the reference with it on random data
+  /// of the plan's shapes, then take the plan's arena, exactly, and follow it from now on. Throws where the memory does
+  /// not suffice, or where they differ; `ranks_on_host` processes, this one included, will take as much of the host's.
   void follow(const Plan& plan, int ranks_on_host = 1);
 
   /// Done on return, after all issued work. Nothing happens on a ghost.
@@ -109,7 +116,8 @@ public:
   /// once. For measurements.
   std::function<void()> prepare(const Op& op);
   int64_t available(Space space) const { return backend_->available(space); } ///< bytes that can still be had
-  /// What was chosen over the reference and compared with it, on the first launches of this run: a sentence a kind.
+  /// What was chosen over the reference and compared with it, before and on the first launches of this run: a sentence
+  /// each.
   std::vector<std::string> comparisons() const;
   /// Between any spaces, by the calling thread, done on return; it waits for nothing that was issued.
   void transfer(uint64_t to, uint64_t from, int64_t bytes) { backend_->copy(to, from, bytes); }
@@ -118,22 +126,22 @@ private:
   friend class Stream;
   friend class Allocation;
   Device() = default;
-  void run(StreamId stream, const Op& op);
+  void run(StreamId stream, const Op& op, const Place& place);
   void release(int32_t id, const Tensor& tensor);
   void hold_to_plan(uint64_t hash, const char* what, const Op* op = nullptr);
   void throw_violation();
-  void record_op(StreamId stream, const Op& op);
+  void record_op(StreamId stream, const Op& op, const Place& place);
   int32_t signature_of(const Op& op); ///< described when first met
   Reference locate(const Tensor& tensor, const Op& op) const;
   int64_t scratch_of(const Op& op) const;
-  /// The launch of a kind, and where another one than the reference was chosen, what it is held to at first.
+  /// A launch, and where it is of another implementation than the reference, what that is held to at first.
   struct Choice {
     LaunchFn launch = nullptr, reference = nullptr;
-    std::string name;
-    int compared = 0;
+    int random_shapes = 0, compared = 0;
     double difference = 0; ///< the largest of those compared
   };
-  Choice& choice_of(const OpKind& kind);
+  Choice& choice_of(const Op& op);
+  void compare_choices(const Plan& plan); ///< on random data
 
   Target target_;
   std::unique_ptr<Backend> backend_;
@@ -146,13 +154,14 @@ private:
   std::vector<Program> recorded_;
   std::unique_ptr<Program> recording_;
   std::unordered_multimap<uint64_t, int32_t> signatures_; ///< of the recording, by hash
+  std::unordered_map<std::string, int32_t> places_;       ///< of the recording
   std::vector<uint64_t> ghost_addresses_;                 ///< of the recording's buffers, ascending
   std::vector<bool> live_;                                ///< of the recording's buffers: not yet released
   size_t issued_ = 0;                                     ///< instructions of the step in progress
   int32_t events_ = 0, buffers_ = 0;
   bool in_step_ = false;
-  std::exception_ptr violation_; ///< by a release at the end of a scope
-  std::unordered_map<const OpKind*, Choice> choices_;
+  std::exception_ptr violation_;                                    ///< by a release at the end of a scope
+  std::map<std::pair<const OpKind*, std::string>, Choice> choices_; ///< by kind and implementation
   struct Owned {
     Space space;
     uint64_t address;

@@ -17,6 +17,12 @@ Description describe_column_sum(const Target& target, const Op& op) {
           .kernels = {"column_sum", "add_partials"}};
 }
 
+Description describe_sum_pieces(const Target&, const Op& op) {
+  return {.flops = double(op[1].size()), .bytes = operand_bytes(op), .kernels = {"sum_pieces"}};
+}
+
+const OpKind kSumPieces{"sum_pieces", describe_sum_pieces};
+const OpKind kAddBias{"add_bias", describe_each<1>};
 const OpKind kFill{"fill", describe_each<0>};
 const OpKind kAdd{"add", describe_each<1>};
 const OpKind kCast{"cast", describe_each<0>};
@@ -65,9 +71,27 @@ Op column_sum(const Tensor& out, const Tensor& x) {
   return Op(kColumnSum).update(out).read(x);
 }
 
-Op normal_fill(const Tensor& y, float std, uint64_t seed, uint32_t stream, int64_t first) {
-  ENSURE(y.dense() && is_float(y) && first >= 0, "normal_fill: y is ", y.describe(), ", first is ", first);
-  return Op(kNormalFill).write(y).set(NormalAttributes{seed, first, std, stream});
+Op sum_pieces(const Tensor& out, const Tensor& pieces, bool accumulate) {
+  ENSURE(out.rank == 1 && out.dense() && is_float(out), "sum_pieces: out is ", out.describe());
+  ENSURE(is(pieces, out.dtype, {pieces.dim[0], out.dim[0]}) && pieces.dense() && pieces.dim[0] > 0 &&
+             pieces.dim[0] < int64_t(1) << kSumLevels,
+         "sum_pieces: pieces are ", pieces.describe(), " for ", out.describe());
+  ENSURE(!accumulate || out.dtype == Dtype::f32, "sum_pieces: accumulates in f32, not into ", out.describe());
+  Op op(kSumPieces);
+  accumulate ? op.update(out) : op.write(out);
+  return op.read(pieces).set(SumAttributes{accumulate});
+}
+
+Op add_bias(const Tensor& y, const Tensor& bias) {
+  ENSURE(y.rank == 2 && y.dense() && is_float(y), "add_bias: y is ", y.describe());
+  ENSURE(is(bias, y.dtype, {y.dim[1]}) && bias.dense(), "add_bias: bias is ", bias.describe(), " for ", y.describe());
+  return Op(kAddBias).update(y).read(bias);
+}
+
+Op normal_fill(const Tensor& y, float std, uint64_t seed, uint32_t stream, int64_t first, int64_t pitch) {
+  ENSURE(y.dense() && is_float(y) && (pitch == 0 || y.rank == 2) && first >= 0 && pitch >= 0, "normal_fill: y is ",
+         y.describe(), ", first is ", first, ", pitch ", pitch);
+  return Op(kNormalFill).write(y).set(NormalAttributes{seed, first, pitch, std, stream});
 }
 
 } // namespace triax

@@ -28,6 +28,49 @@ template <class T> struct Add {
   }
 };
 
+/// Sums as a binary counter counts: level l holds the sum of 2^l pieces that still waits for its neighbour.
+template <class T> struct SumPieces {
+  T* out;
+  const T* pieces;
+  int64_t count, n;
+  bool accumulate;
+  template <int V> SIMT_DEV void operator()(Width<V>, int64_t i) const {
+    float waiting[kSumLevels][V], sum[V] = {};
+    for (int64_t r = 0; r < count; ++r) {
+      load<V>(sum, pieces + r * n + i);
+      int level = 0;
+      for (; r >> level & 1; ++level)
+        for (int k = 0; k < V; ++k) sum[k] = waiting[level][k] + sum[k];
+      for (int k = 0; k < V; ++k) waiting[level][k] = sum[k];
+    }
+    bool first = true; // what still waits, the short sums first
+    for (int level = 0; level < kSumLevels; ++level) {
+      if (!(count >> level & 1)) continue;
+      for (int k = 0; k < V; ++k) sum[k] = first ? waiting[level][k] : waiting[level][k] + sum[k];
+      first = false;
+    }
+    if (accumulate) {
+      float before[V];
+      load<V>(before, out + i);
+      for (int k = 0; k < V; ++k) sum[k] = before[k] + sum[k];
+    }
+    store<V>(out + i, sum);
+  }
+};
+
+template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
+    add_bias_kernel(T* __restrict__ y, const T* __restrict__ bias, int64_t C) {
+  T* row = y + blockIdx.x * C;
+  each<Block, V>(0, C, [=](auto width, int64_t i) {
+    constexpr int W = decltype(width)::value;
+    float v[W], b[W];
+    load<W>(v, row + i);
+    load<W>(b, bias + i);
+    for (int k = 0; k < W; ++k) v[k] += b[k];
+    store<W>(row + i, v);
+  });
+}
+
 template <class To, class From> struct Cast {
   To* y;
   const From* x;
@@ -78,10 +121,13 @@ constexpr int kNormalTile = kIsHost ? 64 : 4;
 constexpr int64_t kNormalTiles = kIsHost ? 256 : 4; ///< of a thread
 
 template <int Block, class T> __global__ void __launch_bounds__(Block)
-    normal_fill_kernel(T* __restrict__ y, NormalAttributes a, int64_t n) {
+    normal_fill_kernel(T* __restrict__ all, NormalAttributes a, int64_t n, int64_t blocks) {
+  const int64_t row = blockIdx.x / blocks, block = blockIdx.x % blocks;
+  T* y = all + row * n;
+  a.first += row * a.pitch;
   const uint32_t key0 = uint32_t(a.seed), key1 = uint32_t(a.seed >> 32);
   const int64_t first = a.first / kNormalTile, last = ceil_div(a.first + n, kNormalTile);
-  const int64_t begin = first + blockIdx.x * Block * kNormalTiles;
+  const int64_t begin = first + block * Block * kNormalTiles;
   const int64_t end = begin + Block * kNormalTiles < last ? begin + Block * kNormalTiles : last;
   for (int64_t tile = begin + threadIdx.x; tile < end; tile += Block) {
     float v[kNormalTile];
@@ -128,6 +174,29 @@ static void launch_add(const Op& op, const LaunchContext& context) {
   });
 }
 
+static void launch_sum_pieces(const Op& op, const LaunchContext& context) {
+  with_float_type(op[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    const int64_t count = op[1].dim[0], n = op[1].dim[1];
+    const SumPieces<T> f{op[0].data<T>(), op[1].data<T>(), count, n, op.get<SumAttributes>().accumulate != 0};
+    const bool whole = kIsHost || n * int64_t(sizeof(T)) % 16 == 0; // every piece begins where vectors may
+    launch_each<T>(context, 0, n, whole && wide(f.out, f.pieces), f);
+  });
+}
+
+static void launch_add_bias(const Op& op, const LaunchContext& context) {
+  const int64_t rows = op[0].dim[0], C = op[0].dim[1];
+  if (rows == 0 || C == 0) return;
+  with_float_type(op[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr int B = kBlock<128>, V = kVector<T, 64>;
+    T *y = op[0].data<T>(), *bias = op[1].data<T>();
+    launch(context, dim3(unsigned(rows)), dim3(B), 0,
+           kIsHost || (C % V == 0 && wide(y, bias)) ? &add_bias_kernel<B, V, T> : &add_bias_kernel<B, 1, T>, y, bias,
+           C);
+  });
+}
+
 static void launch_cast(const Op& op, const LaunchContext& context) {
   const auto go = [&](const auto& f) { launch_each<float>(context, 0, op[0].size(), wide(f.y, f.x), f); };
   if (op[0].dtype == Dtype::f32)
@@ -138,14 +207,14 @@ static void launch_cast(const Op& op, const LaunchContext& context) {
 
 static void launch_normal_fill(const Op& op, const LaunchContext& context) {
   const auto a = op.get<NormalAttributes>();
-  const int64_t n = op[0].size();
-  if (n == 0) return;
+  const int64_t rows = a.pitch ? op[0].dim[0] : 1, n = op[0].size() / (rows ? rows : 1);
+  if (rows == 0 || n == 0) return;
   constexpr int B = kBlock<256>;
-  const int64_t tiles = ceil_div(a.first + n, kNormalTile) - a.first / kNormalTile;
+  const int64_t blocks = ceil_div(ceil_div(n, kNormalTile) + 1, B * kNormalTiles); // one more tile where it is cut
   with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);
-    launch(context, dim3(unsigned(ceil_div(tiles, B * kNormalTiles))), dim3(B), 0, &normal_fill_kernel<B, T>,
-           op[0].data<T>(), a, n);
+    launch(context, dim3(unsigned(rows * blocks)), dim3(B), 0, &normal_fill_kernel<B, T>, op[0].data<T>(), a, n,
+           blocks);
   });
 }
 
@@ -173,6 +242,8 @@ static void launch_column_sum(const Op& op, const LaunchContext& context) {
 REGISTER_LAUNCH("fill", launch_fill);
 REGISTER_LAUNCH("add", launch_add);
 REGISTER_LAUNCH("cast", launch_cast);
+REGISTER_LAUNCH("sum_pieces", launch_sum_pieces);
+REGISTER_LAUNCH("add_bias", launch_add_bias);
 REGISTER_LAUNCH("normal_fill", launch_normal_fill);
 REGISTER_LAUNCH("column_sum", launch_column_sum);
 

@@ -9,9 +9,14 @@ struct FillAttributes {
 };
 struct NormalAttributes {
   uint64_t seed;
-  int64_t first;
+  int64_t first, pitch;
   float std;
   uint32_t stream;
 };
+
+struct SumAttributes {
+  int64_t accumulate; ///< 0 or 1
+};
+constexpr int kSumLevels = 24; ///< of the tree: fewer than 2^24 pieces
 
 } // namespace triax

@@ -1,4 +1,5 @@
 #include "kernels/embedding.h"
+#include "kernels/step_state.h"
 #include <algorithm>
 
 namespace triax {
@@ -28,7 +29,8 @@ Description describe_backward(const Target&, const Op& op) {
 const OpKind kForward{"embedding_forward", describe_forward};
 const OpKind kBackward{"embedding_backward", describe_backward};
 
-void ensure_shapes(const Tensor& y, const Tensor& tokens, const Tensor& table, const Tensor& positions) {
+void ensure_shapes(const Tensor& y, const Tensor& tokens, const Tensor& table, const Tensor& positions,
+                   const Tensor& state) {
   const int64_t columns = y.dim[1];
   ENSURE(y.rank == 2 && y.dense() && (y.dtype == Dtype::f32 || y.dtype == Dtype::bf16), "embedding: rows are ",
          y.describe());
@@ -39,23 +41,25 @@ void ensure_shapes(const Tensor& y, const Tensor& tokens, const Tensor& table, c
   ENSURE(positions.empty() ||
              (is(positions, table.dtype, {positions.dim[0], columns}) && positions.dense() && positions.dim[0] > 0),
          "embedding: positions are ", positions.describe(), " for ", y.describe());
+  ENSURE(state.empty() || is(state, Dtype::u8, {int64_t(sizeof(StepState))}), "embedding: state is ", state.describe());
 }
 
 } // namespace
 
-Op embedding_forward(const Tensor& y, const Tensor& tokens, const Tensor& table, const Tensor& positions) {
-  ensure_shapes(y, tokens, table, positions);
+Op embedding_forward(const Tensor& y, const Tensor& tokens, const Tensor& table, const Tensor& positions,
+                     const Tensor& state) {
+  ensure_shapes(y, tokens, table, positions, state);
   ENSURE(table.dtype == y.dtype, "embedding: table is ", table.describe(), " for ", y.describe());
-  return Op(kForward).write(y).read(tokens).read(table).read(positions);
+  return Op(kForward).write(y).read(tokens).read(table).read(positions).read(state);
 }
 
 Op embedding_backward(const Tensor& dtable, const Tensor& dpositions, const Tensor& dy, const Tensor& tokens,
-                      const Tensor& order) {
-  ensure_shapes(dy, tokens, dtable, dpositions);
+                      const Tensor& order, const Tensor& state) {
+  ensure_shapes(dy, tokens, dtable, dpositions, state);
   ENSURE(dtable.dtype == Dtype::f32, "embedding: gradient of the table is ", dtable.describe());
   ENSURE(is(order, Dtype::i32, {dy.dim[0]}) && order.dense(), "embedding: order is ", order.describe(), " for ",
          dy.describe());
-  return Op(kBackward).update(dtable).update(dpositions).read(dy).read(tokens).read(order);
+  return Op(kBackward).update(dtable).update(dpositions).read(dy).read(tokens).read(order).read(state);
 }
 
 } // namespace triax

@@ -1,20 +1,45 @@
 // Embedding of tokens: rows of a table gathered, and their gradients summed back in a fixed order. Bound by memory.
 #include "kernels/each.h"
 #include "kernels/embedding.h"
+#include "kernels/step_state.h"
 
 namespace triax {
 inline namespace SIMT_NS {
 
 constexpr int64_t kRowsAhead = 2; ///< that the host fetches before it copies them: nothing else foresees them
 
+/// The tokens whose rows a table of `rows` rows holds: all, or with a state this rank's part.
+struct Vocabulary {
+  const StepState* state;
+  int64_t rows;
+  SIMT_DEV int64_t first() const { return state ? state->tensor_rank * rows : 0; }
+  SIMT_DEV bool has(int64_t row) const { return !state || (row >= 0 && row < rows); }
+};
+
 template <int Block, int V, class T, bool Positions> __global__ void __launch_bounds__(Block)
     embedding_forward_kernel(T* __restrict__ y, const int32_t* __restrict__ tokens, const T* __restrict__ table,
-                             const T* __restrict__ positions, int64_t period, int64_t C) {
-  const int64_t row = blockIdx.x;
-  const T* from = table + int64_t(tokens[row]) * C;
-  const T* position = Positions ? positions + row % period * C : nullptr;
+                             const T* __restrict__ positions, int64_t period, int64_t C, Vocabulary vocabulary) {
+  const int64_t row = blockIdx.x, first = vocabulary.first(), entry = tokens[row] - first;
   T* out = y + row * C;
-  if (row + kRowsAhead < gridDim.x) fetch_row(table + int64_t(tokens[row + kRowsAhead]) * C, C);
+  const bool adds = Positions && first == 0; // the rank that holds token 0
+  if (!vocabulary.has(entry) && !adds) {
+    each<Block, V>(0, C, [=](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
+      for (int k = 0; k < W; ++k) out[i + k] = to<T>(0.0f);
+    });
+    return;
+  }
+  if (Positions && (!vocabulary.has(entry) || !adds)) {
+    const T* only = vocabulary.has(entry) ? table + entry * C : positions + row % period * C;
+    each<Block, V>(0, C, [=](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
+      for (int k = 0; k < W; ++k) out[i + k] = only[i + k];
+    });
+    return;
+  }
+  const T* from = table + entry * C;
+  const T* position = Positions ? positions + row % period * C : nullptr;
+  if (!vocabulary.state && row + kRowsAhead < gridDim.x) fetch_row(table + int64_t(tokens[row + kRowsAhead]) * C, C);
   each<Block, V>(0, C, [=](auto width, int64_t i) {
     constexpr int W = decltype(width)::value;
     if constexpr (Positions) {
@@ -45,7 +70,7 @@ constexpr int64_t kPlaces = kIsHost ? 64 : 1;
 
 template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
     embedding_backward_kernel(float* __restrict__ dtable, const T* __restrict__ dy, const int32_t* __restrict__ tokens,
-                              const int32_t* __restrict__ order, int64_t rows, int64_t C) {
+                              const int32_t* __restrict__ order, int64_t rows, int64_t C, Vocabulary vocabulary) {
   const int64_t begin = blockIdx.x * kPlaces, end = begin + kPlaces < rows ? begin + kPlaces : rows;
   const int64_t column = (int64_t(blockIdx.y) * Block + threadIdx.x) * V;
   if (column >= C) return;
@@ -54,8 +79,9 @@ template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
     int64_t last = first + 1;
     const bool starts = first == 0 || tokens[order[first - 1]] != token;
     while (last < (starts ? rows : end) && tokens[order[last]] == token) ++last;
-    if (starts)
-      add_rows<V>(dtable + int64_t(token) * C, dy, last - first, column, C,
+    const int64_t entry = token - vocabulary.first();
+    if (starts && vocabulary.has(entry))
+      add_rows<V>(dtable + entry * C, dy, last - first, column, C,
                   [=](int64_t n) { return int64_t(order[first + n]); });
     first = last;
   }
@@ -77,9 +103,10 @@ static void launch_embedding_forward(const Op& op, const LaunchContext& context)
     using T = decltype(element);
     constexpr int B = kBlock<128>, V = kVector<T, 64>;
     T *y = op[0].data<T>(), *table = op[2].data<T>(), *positions = op.has(3) ? op[3].data<T>() : nullptr;
+    const Vocabulary vocabulary{op.has(4) ? op[4].data<StepState>() : nullptr, op[2].dim[0]};
     const auto go = [&](auto kernel) {
       launch(context, dim3(unsigned(rows)), dim3(B), 0, kernel, y, op[1].data<int32_t>(), table, positions,
-             op[3].dim[0], C);
+             op[3].dim[0], C, vocabulary);
     };
     const bool vectors = kIsHost || (C % V == 0 && wide(y, table, positions));
     if (positions)
@@ -96,11 +123,12 @@ static void launch_embedding_backward(const Op& op, const LaunchContext& context
     using T = decltype(element);
     constexpr int B = kBlock<128>, V = kVector<T, 2048>;
     const T* dy = op[2].data<T>();
+    const Vocabulary vocabulary{op.has(5) ? op[5].data<StepState>() : nullptr, op[0].dim[0]};
     const auto go = [&](auto width) {
       constexpr int W = decltype(width)::value;
       const unsigned tiles = unsigned(ceil_div(C, B * W));
       launch(context, dim3(unsigned(ceil_div(rows, kPlaces)), tiles), dim3(B), 0, &embedding_backward_kernel<B, W, T>,
-             op[0].data<float>(), dy, op[3].data<int32_t>(), op[4].data<int32_t>(), rows, C);
+             op[0].data<float>(), dy, op[3].data<int32_t>(), op[4].data<int32_t>(), rows, C, vocabulary);
       if (op.has(1))
         launch(context, dim3(unsigned(op[1].dim[0]), tiles), dim3(B), 0, &position_backward_kernel<B, W, T>,
                op[1].data<float>(), dy, rows, op[1].dim[0], C);

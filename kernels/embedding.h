@@ -5,13 +5,15 @@
 namespace triax {
 
 /// y[N, C] = table[tokens[n]] (+ positions[n mod T]); table [V, C], positions [T, C] or absent. Tokens must lie in [0,
-/// V).
-Op embedding_forward(const Tensor& y, const Tensor& tokens, const Tensor& table, const Tensor& positions);
+/// V). With a `state`, the table is this rank's part of the vocabulary, from row tensor_rank * V on: other tokens give
+/// 0, and only tensor_rank 0 adds positions, so that the sum over ranks is the embedding.
+Op embedding_forward(const Tensor& y, const Tensor& tokens, const Tensor& table, const Tensor& positions,
+                     const Tensor& state = {});
 
 /// dtable[V, C] and dpositions[T, C] (f32, absent where there are none) accumulate dy[N, C] without atomics: `order`
 /// i32[N] lists the rows sorted by token, stably, so that each table row is summed by one block in the order of its
-/// rows.
+/// rows. With a `state` as above, tokens of other ranks are passed over; dpositions is whole on every rank.
 Op embedding_backward(const Tensor& dtable, const Tensor& dpositions, const Tensor& dy, const Tensor& tokens,
-                      const Tensor& order);
+                      const Tensor& order, const Tensor& state = {});
 
 } // namespace triax

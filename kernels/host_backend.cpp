@@ -20,7 +20,7 @@ public:
   int64_t available(Space) const override { return available_host_memory(); }
 
   void launch(StreamId stream, LaunchFn launch, const Op& op, const Tensor& scratch) override {
-    const LaunchContext context{nullptr, threads_, scratch};
+    const LaunchContext context{nullptr, stream == StreamId::compute ? threads_ : 1, scratch};
     if (stream == StreamId::compute) return launch(op, context);
     push(stream, [launch, op, context] { launch(op, context); });
   }

@@ -1,4 +1,4 @@
-#include "kernels/op.h"
+#include "kernels/choice.h"
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -21,6 +21,8 @@ struct Entry {
   std::map<std::string, std::map<std::string, LaunchFn>> launches; ///< by name and backend
   std::map<std::string, DescribeFn> describes;                     ///< by name; null: the kind's own
   std::string chosen = kReference;
+  std::string favourite; ///< what "auto" means where it takes the operation; empty: there is no "auto"
+  TakesFn takes = nullptr;
 };
 std::map<std::string, Entry>& registry() {
   static std::map<std::string, Entry> kinds;
@@ -63,6 +65,18 @@ NameRegistration::NameRegistration(const char* kind, const char* name, DescribeF
   registry()[kind].describes[name] = describe;
 }
 
+FavouriteRegistration::FavouriteRegistration(const char* kind, const char* name, TakesFn takes) {
+  Entry& entry = registry()[kind];
+  entry.favourite = name;
+  entry.takes = takes;
+}
+
+bool has_favourite(const std::string& kind) {
+  for (const auto& [key, entry] : registry())
+    if ((key == kind || key.rfind(kind + "_", 0) == 0) && !entry.favourite.empty()) return true;
+  return false;
+}
+
 std::vector<std::string> implementations(const OpKind& kind) {
   std::vector<std::string> names{kReference};
   for (const auto& [name, describe] : registry()[kind.name].describes)
@@ -78,7 +92,9 @@ void choose_implementation(const std::string& kind, const std::string& name) {
     known = true;
     for (const auto& [other, describe] : entry.describes)
       if (std::find(names.begin(), names.end(), other) == names.end()) names.push_back(other);
-    if (!entry.describes.count(name)) continue;
+    if (!entry.favourite.empty() && std::find(names.begin(), names.end(), kAutomatic) == names.end())
+      names.push_back(kAutomatic);
+    if (name == kAutomatic ? entry.favourite.empty() : !entry.describes.count(name)) continue;
     entry.chosen = name;
     chosen = true;
   }
@@ -99,13 +115,27 @@ std::vector<std::string> operation_families() {
   return names;
 }
 
+std::string family_of(const OpKind& kind) {
+  const std::string name = kind.name;
+  for (const std::string& family : operation_families())
+    if (name == family + "_forward" || name == family + "_backward") return family;
+  return name;
+}
+
 std::string chosen_implementation(const OpKind& kind) { return registry()[kind.name].chosen; }
+
+std::string implementation_of(const Target& target, const Op& op) {
+  const Entry& entry = registry()[op.kind->name];
+  if (entry.chosen != kAutomatic) return entry.chosen;
+  return entry.takes(target, op) ? entry.favourite : kReference;
+}
 
 Description describe(const Target& target, const Op& op) {
   const Entry& entry = registry()[op.kind->name];
   Description reference = op.kind->describe(target, op);
-  const auto own = entry.describes.find(entry.chosen);
-  if (entry.chosen == kReference || own == entry.describes.end() || !own->second) return reference;
+  const std::string name = implementation_of(target, op);
+  const auto own = entry.describes.find(name);
+  if (name == kReference || own == entry.describes.end() || !own->second) return reference;
   Description chosen = own->second(target, op);
   chosen.scratch = std::max(chosen.scratch, reference.scratch); // the first launches are compared
   return chosen;
@@ -125,7 +155,8 @@ LaunchFn find_launch(const OpKind& kind, Target::Kind target, const std::string&
 }
 
 LaunchFn find_launch(const OpKind& kind, Target::Kind target) {
-  return find_launch(kind, target, chosen_implementation(kind));
+  const std::string chosen = chosen_implementation(kind);
+  return find_launch(kind, target, chosen == kAutomatic ? kReference : chosen);
 }
 
 Op& Op::add(const Tensor& t, Access access) {

@@ -4,7 +4,7 @@
 namespace triax {
 
 const char* name_of(StreamId stream) {
-  constexpr const char* kNames[] = {"compute", "communication", "copy"};
+  constexpr const char* kNames[] = {"compute", "communication", "exchange", "copy"};
   return kNames[int(stream)];
 }
 
@@ -38,7 +38,7 @@ std::string Program::describe(size_t instruction) const {
   const std::string head = concat("#", instruction, " ", name_of(at.stream), " ");
   switch (at.what) {
   case Instruction::What::op:
-    return head + signatures[at.index].op.describe();
+    return concat(head, signatures[at.index].op.describe(), at.place >= 0 ? " at " + places[size_t(at.place)] : "");
   case Instruction::What::record:
     return concat(head, "record event ", at.index);
   case Instruction::What::wait:
@@ -109,6 +109,7 @@ uint64_t Plan::hash() const {
   uint64_t h = mix(3, target.name.c_str());
   for (const Buffer& b : persistent) h = mix(mix(h, b.name.c_str()), uint64_t(b.bytes));
   for (const Program& p : programs) {
+    if (p.ranks_differ) continue;
     h = mix(h, p.kind.c_str());
     for (uint64_t instruction : p.hashes) h = mix(h, instruction);
   }

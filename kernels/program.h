@@ -6,8 +6,9 @@
 
 namespace triax {
 
-enum class StreamId : uint8_t { compute, communication, copy };
-constexpr int kStreams = 3;
+/// `communication` carries what ranks with other data exchange, `exchange` what ranks with other parts of a layer do.
+enum class StreamId : uint8_t { compute, communication, exchange, copy };
+constexpr int kStreams = 4;
 const char* name_of(StreamId stream);
 
 enum class Purpose : uint8_t {
@@ -54,6 +55,7 @@ struct Instruction {
   int32_t index = 0;     ///< signature, event or buffer
   int32_t reference = 0; ///< of an operation: its first entry in Program::references
   int32_t scratch = -1;  ///< of an operation: the buffer of its workspace
+  int32_t place = -1;    ///< of an operation: where it was issued, in Program::places
 };
 
 /// Per stream, how many of its operations come before (vector clock); events and buffers are not counted.
@@ -61,11 +63,13 @@ using Clock = std::array<int32_t, kStreams>;
 
 class Program {
 public:
-  std::string kind; ///< "train", "evaluate", ...
+  std::string kind;          ///< "train", "evaluate", ...
+  bool ranks_differ = false; ///< in what they issue; then it has no collectives
   std::vector<Signature> signatures;
   std::vector<Instruction> instructions;
   std::vector<Reference> references;
   std::vector<Buffer> buffers;
+  std::vector<std::string> places; ///< "model/decoder.cpp:97"; no part of the plan
   int32_t events = 0;
   std::vector<uint64_t> hashes; ///< one an instruction, once packed; what a rank is held to
 
@@ -73,7 +77,7 @@ public:
   /// The operand's tensor with its arena offset as address (buffer and persistent offsets must be set).
   Tensor operand(const Instruction& at, int i, const std::vector<Buffer>& persistent) const;
   const Buffer& buffer(int32_t index, const std::vector<Buffer>& persistent) const;
-  std::string describe(size_t instruction) const; ///< "#57 compute rms_norm(...)"
+  std::string describe(size_t instruction) const; ///< "#57 compute rms_norm(...) at model/decoder.cpp:97"
   /// The clock of each instruction: the first clock[s] operations of stream s happen before it, or end in itself.
   std::vector<Clock> clocks() const;
 };
@@ -92,7 +96,7 @@ struct Plan {
   std::array<int64_t, kSpaces> bytes{}; ///< size of the arena of each space
 
   const Program* find(const std::string& kind) const;
-  uint64_t hash() const; ///< of everything a rank is held to
+  uint64_t hash() const; ///< of everything that ranks are held to alike
   /// The moment of the most live bytes over all programs: by purpose, and the sum, which no packing can beat.
   struct Peak {
     std::string program, instruction;

@@ -5,20 +5,22 @@
 namespace triax {
 namespace {
 
-/// The rows of one architecture, in the order of the model.
+/// The rows of one architecture, in the order of the model, as one rank of `tensor` holds them.
 class Rows {
 public:
-  explicit Rows(const ModelConfig& c) : c_(c), gpt2_(c.family == Family::gpt2) {}
+  Rows(const ModelConfig& c, const Cut& cut) : c_(c), cut_(cut), gpt2_(c.family == Family::gpt2) {}
 
   std::vector<Parameter> all() {
-    matrix(Role::embedding, -1, "embedding.weight", c_.vocabulary, c_.width, 0, c_.init_std,
-           {{gpt2_ ? "transformer.wte.weight" : "model.embed_tokens.weight"}});
+    matrix(Role::embedding, -1, "embedding.weight", c_.width, c_.init_std,
+           {part(gpt2_ ? "transformer.wte.weight" : "model.embed_tokens.weight", c_.vocabulary, Parted::rows)});
     if (c_.position == Position::learned)
-      matrix(Role::positions, -1, "positions.weight", c_.context, c_.width, -1, c_.init_std,
-             {{"transformer.wpe.weight"}});
+      matrix(Role::positions, -1, "positions.weight", c_.width, c_.init_std,
+             {part("transformer.wpe.weight", c_.context)});
     for (int64_t l = 0; l < c_.layers; ++l) layer(l);
     norm(Role::final_norm, Role::final_norm_bias, -1, "final_norm", gpt2_ ? "transformer.ln_f" : "model.norm");
-    if (!c_.tied) matrix(Role::head, -1, "head.weight", c_.vocabulary, c_.width, 0, c_.init_std, {{"lm_head.weight"}});
+    if (!c_.tied)
+      matrix(Role::head, -1, "head.weight", c_.width, c_.init_std,
+             {part("lm_head.weight", c_.vocabulary, Parted::rows)});
     return std::move(rows_);
   }
 
@@ -30,95 +32,182 @@ private:
     const bool gated = c_.activation == Activation::swiglu;
 
     norm(Role::norm1, Role::norm1_bias, l, own + "norm1", hf + (gpt2_ ? "ln_1" : "input_layernorm"));
-    const auto qkv =
-        gpt2_ ? stacked({{hf + "attn.c_attn", q + 2 * kv}})
-              : stacked({{hf + "self_attn.q_proj", q}, {hf + "self_attn.k_proj", kv}, {hf + "self_attn.v_proj", kv}});
-    linear(Role::qkv, Role::qkv_bias, l, own + "qkv", q + 2 * kv, c_.width, 0, c_.init_std, qkv,
+    // GPT-2's files hold queries, keys and values in one tensor, which a tensor-parallel rank holds three parts of.
+    const auto fused = [&](const char* name) { return gpt2_ ? hf + "attn.c_attn" : hf + "self_attn." + name; };
+    linear(Role::qkv, Role::qkv_bias, l, own + "qkv", c_.width, c_.init_std,
+           {part(fused("q_proj"), q, Parted::rows), part(fused("k_proj"), kv, Parted::rows, cut_.copies),
+            part(fused("v_proj"), kv, Parted::rows, cut_.copies)},
            c_.bias || c_.qkv_bias);
     if (c_.qk_norm)
-      vector(Role::qk_norm, l, own + "qk_norm.weight", 2 * c_.head_width, -1, 1.0f,
-             {{hf + "self_attn.q_norm.weight", 0, c_.head_width},
-              {hf + "self_attn.k_norm.weight", c_.head_width, c_.head_width}});
-    linear(Role::out, Role::out_bias, l, own + "out", c_.width, q, 1, residual_std,
-           stacked({{hf + (gpt2_ ? "attn.c_proj" : "self_attn.o_proj"), c_.width}}), c_.bias);
+      vector(
+          Role::qk_norm, l, own + "qk_norm.weight", 1.0f,
+          {part(hf + "self_attn.q_norm.weight", c_.head_width), part(hf + "self_attn.k_norm.weight", c_.head_width)});
+    linear(Role::out, Role::out_bias, l, own + "out", q, residual_std,
+           {part(hf + (gpt2_ ? "attn.c_proj" : "self_attn.o_proj"), c_.width, Parted::columns)}, c_.bias);
 
     norm(Role::norm2, Role::norm2_bias, l, own + "norm2", hf + (gpt2_ ? "ln_2" : "post_attention_layernorm"));
-    const auto up = gated ? stacked({{hf + "mlp.gate_proj", c_.mlp}, {hf + "mlp.up_proj", c_.mlp}})
-                          : stacked({{hf + "mlp.c_fc", c_.mlp}});
-    linear(Role::up, Role::up_bias, l, own + "up", (gated ? 2 : 1) * c_.mlp, c_.width, 0, c_.init_std, up, c_.bias);
-    linear(Role::down, Role::down_bias, l, own + "down", c_.width, c_.mlp, 1, residual_std,
-           stacked({{hf + (gpt2_ ? "mlp.c_proj" : "mlp.down_proj"), c_.width}}), c_.bias);
+    const std::vector<Piece> up = gated ? std::vector<Piece>{part(hf + "mlp.gate_proj", c_.mlp, Parted::rows),
+                                                             part(hf + "mlp.up_proj", c_.mlp, Parted::rows)}
+                                        : std::vector<Piece>{part(hf + "mlp.c_fc", c_.mlp, Parted::rows)};
+    linear(Role::up, Role::up_bias, l, own + "up", c_.width, c_.init_std, up, c_.bias);
+    linear(Role::down, Role::down_bias, l, own + "down", c_.mlp, residual_std,
+           {part(hf + (gpt2_ ? "mlp.c_proj" : "mlp.down_proj"), c_.width, Parted::columns)}, c_.bias);
   }
 
-  /// Pieces one above the other: {name without suffix, rows}.
-  static std::vector<Piece> stacked(const std::vector<std::pair<std::string, int64_t>>& parts) {
-    std::vector<Piece> pieces;
-    int64_t first = 0;
-    for (const auto& [name, rows] : parts) {
-      pieces.push_back({name, first, rows, false});
-      first += rows;
-    }
-    return pieces;
+  Piece part(const std::string& name, int64_t rows, Parted parted = Parted::whole, int64_t copies = 1) const {
+    Piece piece;
+    piece.name = name;
+    piece.parted = parted;
+    piece.copies = copies;
+    piece.all_rows = rows;
+    const int64_t parts = cut_.tensor / copies;
+    piece.rows = parted == Parted::rows ? (rows + parts - 1) / parts : rows;
+    return piece;
   }
 
-  void linear(Role role, Role bias_role, int64_t l, const std::string& name, int64_t rows, int64_t columns, int sharded,
-              double std, const std::vector<Piece>& parts, bool bias) {
+  void linear(Role role, Role bias_role, int64_t l, const std::string& name, int64_t columns, double std,
+              const std::vector<Piece>& parts, bool bias) {
     std::vector<Piece> weights = parts, biases = parts;
     for (Piece& p : weights) p.name += ".weight", p.transposed = gpt2_;
-    for (Piece& p : biases) p.name += ".bias";
-    matrix(role, l, name + ".weight", rows, columns, sharded, std, weights);
-    if (bias) vector(bias_role, l, name + ".bias", rows, sharded == 0 ? 0 : -1, 0.0f, biases);
+    for (Piece& p : biases) {
+      p.name += ".bias";
+      if (p.parted == Parted::columns) p.parted = Parted::whole;
+    }
+    matrix(role, l, name + ".weight", columns, std, weights);
+    if (bias) vector(bias_role, l, name + ".bias", 0.0f, biases);
   }
 
   void norm(Role role, Role bias_role, int64_t l, const std::string& name, const std::string& hf) {
-    vector(role, l, name + ".weight", c_.width, -1, 1.0f, {{hf + ".weight"}});
-    if (c_.norm == Norm::layer && c_.bias) vector(bias_role, l, name + ".bias", c_.width, -1, 0.0f, {{hf + ".bias"}});
+    vector(role, l, name + ".weight", 1.0f, {part(hf + ".weight", c_.width)});
+    if (c_.norm == Norm::layer && c_.bias) vector(bias_role, l, name + ".bias", 0.0f, {part(hf + ".bias", c_.width)});
   }
 
-  void matrix(Role role, int64_t l, const std::string& name, int64_t rows, int64_t columns, int sharded, double std,
-              std::vector<Piece> pieces) {
-    if (pieces.size() == 1) pieces[0].rows = rows;
-    rows_.push_back({role, l, name, rows, columns, false, sharded, float(std), 0.0f, true, 0, std::move(pieces)});
+  void matrix(Role role, int64_t l, const std::string& name, int64_t columns, double std, std::vector<Piece> pieces) {
+    Parameter p{role, l, name, 0, columns, false, float(std), 0.0f, true, 0, -1, std::move(pieces)};
+    if (p.pieces[0].parted == Parted::columns) p.columns /= cut_.tensor;
+    add(std::move(p), columns);
   }
 
-  void vector(Role role, int64_t l, const std::string& name, int64_t rows, int sharded, float constant,
-              std::vector<Piece> pieces) {
-    if (pieces.size() == 1) pieces[0].rows = rows;
-    rows_.push_back({role, l, name, rows, 1, true, sharded, 0.0f, constant, false, 0, std::move(pieces)});
+  void vector(Role role, int64_t l, const std::string& name, float constant, std::vector<Piece> pieces) {
+    add({role, l, name, 0, 1, true, 0.0f, constant, false, 0, -1, std::move(pieces)}, 1);
+  }
+
+  void add(Parameter p, int64_t all_columns) {
+    int64_t above = 0;
+    for (Piece& piece : p.pieces) {
+      piece.first = p.rows;
+      piece.all_columns = all_columns;
+      piece.first_of_all = above;
+      p.rows += piece.rows;
+      above += piece.all_rows;
+    }
+    rows_.push_back(std::move(p));
   }
 
   const ModelConfig& c_;
+  const Cut& cut_;
   bool gpt2_;
   std::vector<Parameter> rows_;
 };
 
+int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+int64_t gcd_of(int64_t a, int64_t b) { return b == 0 ? a : gcd_of(b, a % b); }
+
+/// Held alike by ranks of the group, as the part of a unit that comes last: true for whole parameters, and for the
+/// fused queries, keys and values where keys and values have copies.
+bool is_shared(const Parameter& p, const Cut& cut) { return cut.tensor > 1 && p.pieces[0].parted == Parted::whole; }
+
 } // namespace
 
-ParamTable::ParamTable(const ModelConfig& config) : rows_(Rows(config).all()) {
-  std::stable_partition(rows_.begin(), rows_.end(), [](const Parameter& p) { return p.decay; });
-  for (Parameter& p : rows_) {
-    p.offset = elements_;
-    elements_ += (p.size() + kParamAlignment - 1) / kParamAlignment * kParamAlignment;
-    if (p.decay) decayed_elements_ = elements_;
+int64_t Piece::rows_at(int rank) const {
+  return parted == Parted::rows ? std::clamp<int64_t>(all_rows - first_row_at(rank), 0, rows) : rows;
+}
+
+int kv_copies(const ModelConfig& c, int tensor) {
+  DEMAND(c.heads % tensor == 0, "mesh.tp is ", tensor, ", but must divide model.heads, which is ", c.heads);
+  DEMAND(c.mlp % tensor == 0, "mesh.tp is ", tensor, ", but must divide model.mlp, which is ", c.mlp);
+  const int64_t common = gcd_of(c.kv_heads, tensor);
+  DEMAND(common == c.kv_heads || common == tensor, "mesh.tp is ", tensor, ", and model.kv_heads ", c.kv_heads,
+         ": one must be a multiple of the other, so that no rank needs a part of a head");
+  return int(tensor / common);
+}
+
+ParamTable::ParamTable(const ModelConfig& config, Cut cut)
+    : config_(config), cut_(cut), rows_(Rows(config_, cut_).all()) {
+  index_.assign(size_t(config.layers + 1) * kRoles, -1);
+  for (size_t i = 0; i < rows_.size(); ++i)
+    index_[size_t(rows_[i].layer + 1) * kRoles + size_t(rows_[i].role)] = int32_t(i);
+  add_unit("embedding", true, {Role::embedding, Role::positions}, -1);
+  for (int64_t l = 0; l < config.layers; ++l)
+    add_unit(concat("layer ", l), true, {Role::out, Role::up, Role::down, Role::qkv}, l);
+  if (!config.tied) add_unit("head", true, {Role::head}, -1);
+  for (int64_t l = 0; l < config.layers && cut.copies > 1; ++l) // in units of their own: a part of them is shared
+    if (find(Role::qkv_bias, l)) add_unit(concat("bias of layer ", l), false, {Role::qkv_bias}, l);
+  add_unit("vectors", false, {}, -1);
+}
+
+void ParamTable::add_unit(std::string name, bool decay, const std::vector<Role>& roles, int64_t layer) {
+  Unit unit;
+  unit.name = std::move(name);
+  unit.begin = elements_;
+  unit.canonical = canonical_;
+  unit.decay = decay;
+  int64_t at = 0;
+  const auto place = [&](Parameter& p) {
+    p.offset = elements_ + at;
+    p.unit = int32_t(units_.size());
+    at = rounded_up(at + p.size(), kParamAlignment);
+  };
+  for (Role role : roles)
+    for (Parameter& p : rows_) {
+      if (p.role != role || p.layer != layer) continue;
+      if (is_shared(p, cut_)) unit.shared_from = at, unit.shared_by = cut_.tensor; // learned positions
+      place(p);
+      if ((role != Role::qkv && role != Role::qkv_bias) || cut_.copies == 1) continue;
+      unit.shared_from = p.offset - elements_ + p.pieces[1].first * p.columns; // keys and values
+      unit.shared_by = cut_.copies;
+      unit.partial = true;
+    }
+  if (roles.empty()) { // what is left
+    for (const bool shared : {false, true}) {
+      for (Parameter& p : rows_)
+        if (p.unit < 0 && is_shared(p, cut_) == shared) place(p);
+      if (!shared) unit.shared_from = at;
+    }
+    unit.shared_by = cut_.tensor;
+    unit.partial = cut_.tensor > 1;
   }
+  unit.length = rounded_up(std::max<int64_t>(at, 1), kShardBlock);
+  unit.elements = rounded_up(unit.length, kShardBlock * cut_.shards);
+  if (unit.shared_by == 1) unit.shared_from = unit.length;
+  elements_ += unit.elements;
+  canonical_ += unit.length;
+  units_.push_back(std::move(unit));
 }
 
 const Parameter* ParamTable::find(Role role, int64_t layer) const {
-  for (const Parameter& p : rows_)
-    if (p.role == role && p.layer == layer) return &p;
-  return nullptr;
+  const int32_t at = index_[size_t(layer + 1) * kRoles + size_t(role)];
+  return at < 0 ? nullptr : &rows_[size_t(at)];
 }
 
 int64_t ParamTable::count() const {
   int64_t sum = 0;
-  for (const Parameter& p : rows_) sum += p.size();
+  for (const Parameter& p : rows_)
+    for (const Piece& piece : p.pieces) sum += piece.all_rows * piece.all_columns;
   return sum;
 }
 
-Tensor view_of(const Tensor& flat, const Parameter* p) {
-  if (!p || flat.empty()) return {};
-  const Tensor part = flat.slice(0, p->offset, p->size());
+int64_t ParamTable::blocks() const { return canonical_ / kShardBlock; }
+
+Tensor view_of(const Tensor& unit, const ParamTable& table, const Parameter* p) {
+  if (!p || unit.empty()) return {};
+  const Tensor part = unit.slice(0, p->offset - table.units()[size_t(p->unit)].begin, p->size());
   return p->vector ? part : part.view({p->rows, p->columns});
+}
+
+Tensor unit_of(const Tensor& flat, const Unit& unit) {
+  return flat.empty() ? flat : flat.slice(0, unit.begin, unit.elements);
 }
 
 } // namespace triax

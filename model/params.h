@@ -1,7 +1,7 @@
 // The parameter table: one row per parameter of an architecture. Allocation, initialisation, decay, sharding, buckets,
 // checkpoint keys and counts all derive from it.
 #pragma once
-#include "kernels/tensor.h"
+#include "kernels/adamw.h"
 #include "model/config.h"
 #include <string>
 #include <vector>
@@ -30,51 +30,92 @@ enum class Role {
   final_norm_bias,
   head
 };
+constexpr int kRoles = int(Role::head) + 1;
+
+/// How a tensor-parallel group parts a piece: each rank holds all of it, some of its rows, or some of its columns.
+enum class Parted { whole, rows, columns };
 
 /// Rows [first, first + rows) of a parameter, as they stand under a name in Hugging Face files (transposed: [columns,
-/// rows] there).
+/// rows] there). What one rank holds, of what is there in all.
 struct Piece {
   std::string name;
-  int64_t first = 0, rows = 0;
+  int64_t first = 0, rows = 0; ///< of the rank's parameter
   bool transposed = false;
+  Parted parted = Parted::whole;
+  int64_t copies = 1;              ///< neighbours in the group that hold the same part
+  int64_t all_rows = 0;            ///< in all ranks, without padding
+  int64_t all_columns = 1;         ///
+  int64_t first_of_all = 0;        ///< row of the whole parameter at which the whole piece begins
+  int64_t rows_at(int rank) const; ///< that are no padding, on a rank of the group
+  int64_t first_row_at(int rank) const { return parted == Parted::rows ? rank / copies * rows : 0; }
 };
 
 struct Parameter {
   Role role;
-  int64_t layer = -1; ///< -1: outside the layers
-  std::string name;   ///< "layers.3.qkv.weight"
-  int64_t rows = 0, columns = 1;
-  bool vector = false;  ///< [rows] instead of [rows, columns]
-  int sharded_dim = -1; ///< which dim a tensor-parallel group splits; -1: none
-  float init_std = 0;   ///< of a normal distribution; 0: the constant below
+  int64_t layer = -1;            ///< -1: outside the layers
+  std::string name;              ///< "layers.3.qkv.weight"
+  int64_t rows = 0, columns = 1; ///< on one rank
+  bool vector = false;           ///< [rows] instead of [rows, columns]
+  float init_std = 0;            ///< of a normal distribution; 0: the constant below
   float init_constant = 0;
   bool decay = false;
-  int64_t offset = 0; ///< of the first element in the flat parameter space
+  int64_t offset = 0; ///< of the first element in the rank's flat parameter space
+  int32_t unit = -1;  ///< of which part
   std::vector<Piece> pieces;
   int64_t size() const { return rows * columns; }
+  int64_t first_column_at(int rank) const { return pieces[0].parted == Parted::columns ? rank * columns : 0; }
 };
 
-/// What decays first (matrices: embedding, layers upwards, head), so that the backward pass finishes it from the end
-/// down; then the rest (vectors).
+/// A part of the flat space that is gathered, reduced and updated as a whole: the embedding, a layer's matrices, the
+/// head, all vectors. From `shared_from` on stands what `shared_by` ranks of the tensor-parallel group hold alike.
+struct Unit {
+  std::string name;
+  int64_t begin = 0;
+  int64_t elements = 0;    ///< padded so that every shard is whole blocks of kShardBlock
+  int64_t canonical = 0;   ///< where it begins when nothing is padded for shards, in a table of one rank's share
+  int64_t length = 0;      ///< elements without padding for shards, a multiple of kShardBlock
+  int64_t shared_from = 0; ///< from the unit's begin
+  int64_t shared_by = 1;
+  bool partial = false; ///< the shared gradients of ranks are parts of a sum; else each has the whole
+  bool decay = false;
+};
+
+/// How a rank's share is cut: over a tensor-parallel group of `tensor` ranks, `copies` of which hold the same
+/// key/value heads, and into `shards` pieces of each unit.
+struct Cut {
+  int tensor = 1, copies = 1, shards = 1;
+};
+/// How many neighbours of `tensor` ranks hold the same key/value heads. Throws where heads or MLP do not part evenly.
+int kv_copies(const ModelConfig& config, int tensor);
+
+/// All units one behind the other: what decays first (embedding, layers upwards, head), the vectors last.
 class ParamTable {
 public:
-  explicit ParamTable(const ModelConfig& config);
-  const std::vector<Parameter>& rows() const { return rows_; }
+  explicit ParamTable(const ModelConfig& config, Cut cut = {});
+  const std::vector<Parameter>& rows() const { return rows_; } ///< in the order of the model
+  const std::vector<Unit>& units() const { return units_; }
+  const Cut& cut() const { return cut_; }
   const Parameter* find(Role role, int64_t layer = -1) const; ///< null where the model has none
-  int64_t count() const;                                      ///< of parameters, without padding
-  int64_t elements() const {
-    return elements_;
-  } ///< of the flat space; each parameter starts at a multiple of kParamAlignment
-  int64_t decayed_elements() const { return decayed_elements_; } ///< [0, this) decays, the rest does not
+  int64_t count() const;                                      ///< of the model's parameters, without padding
+  int64_t elements() const { return elements_; } ///< of one rank's flat space; parameters start at kParamAlignment
+  int64_t blocks() const;                        ///< of kShardBlock canonical elements
 
 private:
+  void add_unit(std::string name, bool decay, const std::vector<Role>& roles, int64_t layer);
+  ModelConfig config_;
+  Cut cut_;
   std::vector<Parameter> rows_;
-  int64_t elements_ = 0, decayed_elements_ = 0;
+  std::vector<int32_t> index_; ///< of rows_, by layer + 1 and role; -1 where the model has none
+  std::vector<Unit> units_;
+  int64_t elements_ = 0, canonical_ = 0;
 };
 constexpr int64_t kParamAlignment = 128;
+constexpr int64_t kShardBlock = kNormBlock; ///< shards are cut at whole partial sums of the norm
 
-/// The parameter's own view of a flat buffer ([elements], any dtype): [rows, columns] or [rows]; empty for a null
-/// parameter.
-Tensor view_of(const Tensor& flat, const Parameter* parameter);
+/// The parameter's own view of its unit's buffer ([elements of the unit], any dtype): [rows, columns] or [rows]; empty
+/// for a null parameter or an empty buffer.
+Tensor view_of(const Tensor& unit, const ParamTable& table, const Parameter* parameter);
+/// A unit of a flat buffer [elements of the table]; empty for an empty buffer.
+Tensor unit_of(const Tensor& flat, const Unit& unit);
 
 } // namespace triax

@@ -6,6 +6,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/head_norm.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -166,6 +167,32 @@ TEST_CASE("cuda: norm") {
   });
 }
 
+TEST_CASE("cuda: head_norm") {
+  const auto gpu = test::open_gpu();
+  if (!gpu) return;
+  const int64_t N = 131, H = 3, G = 2;
+  for_dtypes([&](Dtype t, const std::string& type) {
+    for (const int64_t D : {4, 5, 64, 128, 200}) {
+      const std::string name = concat(type, " ", D);
+      // Rows of a packed q, k, v, of which the values are no part.
+      const auto heads = [&](const Tensor& packed) { return packed.slice(1, 0, (H + G) * D); };
+      check(*gpu, "head_norm_forward" + name, [&](Operands& o) {
+        return head_norm_forward({.queries = H,
+                                  .x = heads(o.out(t, {N, (H + 2 * G) * D})),
+                                  .before = o.out(t, {N, (H + G) * D}),
+                                  .weight = o.in(t, {2 * D})});
+      });
+      check(*gpu, "head_norm_backward" + name, [&](Operands& o) {
+        return head_norm_backward({.queries = H,
+                                   .dx = heads(o.out(t, {N, (H + 2 * G) * D})),
+                                   .dweight = o.out(kF32, {2 * D}),
+                                   .before = o.in(t, {N, (H + G) * D}),
+                                   .weight = o.in(t, {2 * D})});
+      });
+    }
+  });
+}
+
 TEST_CASE("cuda: embedding") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
@@ -219,6 +246,7 @@ TEST_CASE("cuda: rope, swiglu, gelu") {
 
 struct Heads {
   int64_t B, T, H, G, D;
+  int64_t window = 0;
 };
 std::vector<int32_t> document_starts(const Heads& s) {
   std::vector<int32_t> start;
@@ -235,9 +263,12 @@ TEST_CASE("cuda: attention") {
   if (!gpu) return;
   for_dtypes([&](Dtype t, const std::string& type) {
     for (const Heads& s : {Heads{1, 1, 1, 1, 8}, Heads{2, 67, 4, 2, 16}, Heads{1, 33, 3, 1, 5}, Heads{2, 130, 2, 2, 64},
-                           Heads{1, 131, 6, 2, 80}, Heads{1, 97, 2, 1, 128}, Heads{1, 77, 2, 1, 256}}) {
-      const std::string name = concat(type, " T ", s.T, " D ", s.D);
-      const AttentionShape shape{s.B, s.T, s.H, s.G, s.D, float(1.0 / std::sqrt(double(s.D)))};
+                           Heads{1, 131, 6, 2, 80}, Heads{1, 97, 2, 1, 128}, Heads{1, 77, 2, 1, 256},
+                           // windows within a tile, of one, of several, with and without tensor cores
+                           Heads{2, 130, 2, 2, 64, 1}, Heads{1, 200, 4, 2, 64, 64}, Heads{1, 200, 2, 1, 96, 70},
+                           Heads{1, 330, 2, 1, 128, 199}, Heads{1, 131, 6, 2, 80, 30}, Heads{2, 67, 4, 2, 16, 65}}) {
+      const std::string name = concat(type, " T ", s.T, " D ", s.D, " window ", s.window);
+      const AttentionShape shape{s.B, s.T, s.H, s.G, s.D, float(1.0 / std::sqrt(double(s.D))), s.window};
       const int64_t N = s.B * s.T, wide = (s.H + 2 * s.G) * s.D, narrow = s.H * s.D;
       const auto forward = [&](Operands& o, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
         return attention_forward({shape, out, lse, qkv, o.ints(document_starts(s))});
@@ -293,6 +324,7 @@ TEST_CASE("cuda: optimizer") {
                         .eps = 1e-8f,
                         .decay = 0.1f,
                         .first = 12345,
+                        .shared_from = 1 << 30,
                         .stochastic = stochastic && t == kBf16,
                         .weights = weights,
                         .master = t == kBf16 ? o.out(kF32, {n}) : Tensor{},
@@ -303,9 +335,14 @@ TEST_CASE("cuda: optimizer") {
                         .scalars = o.in(kF32, {kStepScalars})});
         });
       if (t == kF32)
-        check(*gpu, concat("squared_norm ", n),
-              [&](Operands& o) { return squared_norm(o.out(kF32, {kStepScalars}), o.in(kF32, {n})); });
+        check(*gpu, concat("squared_norm ", n), [&](Operands& o) {
+          const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
+          return squared_norm(o.out(kF32, {blocks}), o.in(kF32, {n}), o.bytes(state), n / 2, 3);
+        });
     });
+  check(*gpu, "norm_total", [&](Operands& o) {
+    return norm_total(o.out(kF32, {kStepScalars}), o.in(kF32, {3, 1001}), 2500);
+  });
   check(*gpu, "finish_gradients", [&](Operands& o) { return finish_gradients(o.out(kF32, {kStepScalars}), 64, 1); });
 }
 

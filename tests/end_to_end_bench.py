@@ -19,8 +19,8 @@ def script(path, text):
     path.chmod(0o755)
 
 
-def call(*words, **options):
-    return subprocess.run([str(word) for word in words], env=ENVIRONMENT, capture_output=True, text=True, timeout=200, **options)
+def call(*words, environment=ENVIRONMENT, **options):
+    return subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True, timeout=200, **options)
 
 
 class Bench(unittest.TestCase):
@@ -131,6 +131,40 @@ esac
             done = call(self.folder / "scripts/build_revision", *words)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(says, done.stderr)
+
+    def test_facts_of_kernels_by_the_nvcc_that_is_named(self):
+        facts = self.folder / "scripts" / "kernel_facts"
+        facts.parent.mkdir()
+        shutil.copy(ROOT / "scripts" / "kernel_facts", facts)
+        sources = self.folder / "kernels"
+        script(sources / "cuda" / "tiles.cu", '__global__ void tiles() {}\nREGISTER_IMPLEMENTATION("matmul", "tiles", launch);\n')
+        script(sources / "cuda" / "library.cu", 'REGISTER_LAUNCH("matmul", launch_matmul);\n')
+        script(sources / "sum.cu", '__global__ void sum() {}\nREGISTER_LAUNCH("sum", launch_sum);\n')
+        tools = self.folder / "toolkit" / "bin"
+        script(tools / "nvcc", f"""#!/bin/sh
+echo "$@" >>"{self.folder}/compiled"
+for to; do :; done
+printf '.entry tiles(\n.maxntid 128\n ld.global.v4.f32 x;\n st.global.f32 x;\n' >"$to"
+""")
+        script(tools / "ptxas", "#!/bin/sh\necho \"ptxas info : Compiling entry function 'tiles' for 'sm_90a'\" >&2\n"
+                                "echo 'ptxas info : Used 32 registers' >&2\n")
+        for variable, value in (("NVCC", tools / "nvcc"), ("CUDA_HOME", tools.parent)):
+            done = call(facts, "matmul", environment={"PATH": "/usr/bin:/bin", variable: str(value)})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("unchecked without a GPU: matmul 'tiles' (kernels/cuda/tiles.cu)\n", done.stdout)
+            self.assertIn("unchecked without a GPU: matmul 'triax' (kernels/cuda/library.cu)\n", done.stdout)
+            self.assertRegex(done.stdout, r"\n +32 +0 +0 +64/64 +1/2  tiles\n")
+        compiled = (self.folder / "compiled").read_text().splitlines()
+        self.assertEqual(len(compiled), 2)  # what has no kernel of its own is not
+        done = call(facts, "sum", environment={"PATH": "/usr/bin:/bin", "NVCC": str(self.folder / "nvcc")})
+        self.assertIn(f"NVCC is {self.folder}/nvcc, which cannot be run", done.stderr)
+        self.assertNotIn("unchecked", done.stdout)
+
+    def test_what_only_a_gpu_can_run_is_said_to_be_unchecked(self):
+        done = run("bench", "--threads", 1, "--out", self.folder, "kernels", "attention forward", "--size", "tiny", "--dtype", "bf16")
+        self.assertRegex(done.stdout, r"attention forward \(cudnn\) +bf16 +any +unchecked without a GPU\n")
+        rows = json.loads(next(self.folder.glob("kernels*.json")).read_text())
+        self.assertEqual([row["implementation"] for row in rows if row.get("unchecked")], ["cudnn"])
 
     def test_what_bench_refuses(self):
         for words, says in ((["kernels", "atention"], "'atention' in its name; there are"), (["kernels", "--pairs", 9], "--against"),

@@ -19,11 +19,13 @@ StepState state_of(int64_t step, uint64_t seed = 11) {
           .moment2_scale = float(1 / (1 - std::pow(kBeta2, step)))};
 }
 
+constexpr int64_t kNoneShared = int64_t(1) << 40;
+
 struct Range {
   Tensor weights, master, moment1, moment2, gradient, state, scalars;
-  Op op(int64_t first, bool stochastic) const {
-    return adamw({float(kBeta1), float(kBeta2), float(kEps), float(kDecay), first, stochastic, weights, master, moment1,
-                  moment2, gradient, state, scalars});
+  Op op(int64_t first, bool stochastic, int64_t shared_from = kNoneShared) const {
+    return adamw({float(kBeta1), float(kBeta2), float(kEps), float(kDecay), first, shared_from, stochastic, weights,
+                  master, moment1, moment2, gradient, state, scalars});
   }
 };
 
@@ -109,6 +111,29 @@ TEST_CASE("adamw: any cut of the range gives the same bits") {
   });
 }
 
+TEST_CASE("adamw: pieces of a range round as the whole, other tensor ranks otherwise but for what they share") {
+  const int64_t n = 1024, pieces = 4, each = n / pieces, shared = 600;
+  three_ways([&](KernelCheck& k) {
+    const Range whole = range_of(k, Dtype::bf16, n, 0, state_of(5));
+    k.run(whole.op(4096, true, 4096 + shared));
+    const Vec want = k.read(whole.weights);
+    for (int32_t r = 0; r < pieces; ++r) {
+      StepState state = state_of(5);
+      state.shard_rank = r;
+      const Range piece = range_of(k, Dtype::bf16, each, r * each, state);
+      k.run(piece.op(4096, true, 4096 + shared));
+      CHECK(k.read(piece.weights) == Vec(want.begin() + r * each, want.begin() + (r + 1) * each));
+    }
+    StepState state = state_of(5);
+    state.tensor_rank = 3;
+    const Range other = range_of(k, Dtype::bf16, n, 0, state);
+    k.run(other.op(4096, true, 4096 + shared));
+    const Vec got = k.read(other.weights);
+    CHECK(Vec(got.begin(), got.begin() + shared) != Vec(want.begin(), want.begin() + shared));
+    CHECK(Vec(got.begin() + shared, got.end()) == Vec(want.begin() + shared, want.end()));
+  });
+}
+
 TEST_CASE("adamw: where no token counted nothing changes, NaN is not hidden") {
   three_ways([&](KernelCheck& k) {
     const Range r = range_of(k, Dtype::f32, 300, 0, state_of(2), 0);
@@ -121,13 +146,32 @@ TEST_CASE("adamw: where no token counted nothing changes, NaN is not hidden") {
   });
 }
 
-TEST_CASE("squared_norm: adds the sum of squares") {
-  for (const int64_t n : {0, 1, 2, 7, 1023, 1025, 65535, 65536, 65537, 200003})
+TEST_CASE("squared_norm: sums of squares by block, and a share of what several ranks hold") {
+  for (const int64_t n : {0, 1, 2, 7, 1023, 4095, 4096, 4097, 12289, 40003})
+    for (const int64_t shared : {int64_t(0), n / 3, n + 5, n + n / 2 + 3})
+      three_ways([&](KernelCheck& k) {
+        const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
+        const Vec x = numbers(Dtype::f32, n, 1, 3);
+        StepState state = state_of(1);
+        state.shard_rank = shared > n ? 1 : 0; // the second of pieces of n elements
+        const Tensor out = k.out(Dtype::f32, {blocks});
+        k.run(squared_norm(out, k.in(Dtype::f32, {n}, x), k.bytes(state), shared, 4));
+        Vec want(size_t(blocks), 0.0);
+        for (int64_t i = 0; i < n; ++i)
+          want[size_t(i / kNormBlock)] += x[size_t(i)] * x[size_t(i)] * (state.shard_rank * n + i < shared ? 1 : 0.25);
+        check_close("blocks", k.read(out), want, Dtype::f32);
+      });
+}
+
+TEST_CASE("norm_total: adds the first blocks of all pieces, row by row") {
+  for (const int64_t count : {0, 1, 5, 11, 12})
     three_ways([&](KernelCheck& k) {
-      const Vec x = numbers(Dtype::f32, n, 1, 3);
+      const Vec x = numbers(Dtype::f32, 12, 1);
       const Tensor s = k.in(Dtype::f32, {kStepScalars}, {1, 2, 3, 4});
-      k.run(squared_norm(s, k.in(Dtype::f32, {n}, x)));
-      check_close("scalars", k.read(s), {1, 2, 3 + oracle::squared_norm(x), 4}, Dtype::f32);
+      k.run(norm_total(s, k.in_rows(Dtype::f32, 3, 4, 2, x), count));
+      double sum = 3;
+      for (int64_t i = 0; i < count; ++i) sum += x[size_t(i)];
+      check_close("scalars", k.read(s), {1, 2, sum, 4}, Dtype::f32);
     });
 }
 
@@ -161,7 +205,8 @@ TEST_CASE("adamw: operands that do not fit are refused") {
   CHECK(has(refused([&](Range& r) { r.gradient = r.weights; }), "gradient is bf16[6]"));
   CHECK(has(refused([&](Range& r) { r.state = few; }), "state is f32[5]"));
   CHECK(has(refused([&](Range& r) { r.scalars = few; }), "scalars are f32[5]"));
-  CHECK(has(error_of([&] { squared_norm(few, few); }), "scalars are f32[5]"));
+  CHECK(has(error_of([&] { squared_norm(few, few, good.state, 0, 1); }), "blocks are f32[5]"));
+  CHECK(has(error_of([&] { norm_total(few, few.view({1, 5}), 5); }), "scalars are f32[5]"));
   CHECK(has(error_of([&] { finish_gradients(good.scalars, 0, 1); }), "capacity 0"));
 }
 

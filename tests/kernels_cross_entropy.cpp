@@ -41,6 +41,54 @@ TEST_CASE("cross_entropy: losses and gradients, on columns of wider rows") {
           });
 }
 
+TEST_CASE("cross_entropy_parts: classes parted over ranks give the losses and gradients of the whole") {
+  for (const int64_t V : {1, 5, 257, 1031})
+    for (const int64_t ranks : {2, 3, 8}) // with V = 1 and 5 some ranks hold nothing but padding
+      for (const Dtype dtype : kFloats)
+        three_ways([&](KernelCheck& k) {
+          const int64_t N = 7, part = (V + ranks - 1) / ranks;
+          const Vec logits = numbers(dtype, N * V, 1, 5);
+          const Ints labels = some_labels(N, V);
+          const oracle::CrossEntropy want = oracle::cross_entropy(logits, labels, 0.125);
+          const Tensor t = k.in({N}, labels);
+          std::vector<Tensor> z, states;
+          Vec all;
+          for (int32_t r = 0; r < ranks; ++r) {
+            Vec mine(size_t(N * part), 1e30); // what stands in the padding does not matter
+            for (int64_t n = 0; n < N; ++n)
+              for (int64_t c = 0; c < part && r * part + c < V; ++c)
+                mine[size_t(n * part + c)] = logits[size_t(n * V + r * part + c)];
+            StepState state;
+            state.tensor_rank = r;
+            states.push_back(k.bytes(state));
+            z.push_back(k.in(dtype, {N, part}, rounded(dtype, mine)));
+            const Tensor own = k.out(Dtype::f32, {N, 3});
+            k.run(softmax_statistics(own, z.back(), t, states.back(), V));
+            const Vec values = k.read(own);
+            all.insert(all.end(), values.begin(), values.end());
+          }
+          const Tensor statistics = k.in(Dtype::f32, {ranks, N, 3}, all);
+          for (int64_t r = 0; r < ranks; ++r) {
+            const Tensor losses = k.out(Dtype::f32, {N}), again = k.out(Dtype::f32, {N});
+            const auto run = [&](const Tensor& to, bool backward) {
+              k.run(cross_entropy_parts(to, z[size_t(r)], t, statistics, states[size_t(r)], V, 0.125f, backward));
+            };
+            run(losses, false);
+            run(again, true);
+            CHECK(k.read(losses) == k.read(again));
+            check_close("losses", k.read(losses), want.losses, Dtype::f32);
+            const Vec got = k.read(z[size_t(r)]);
+            Vec mine(size_t(N * part), 0.0);
+            for (int64_t n = 0; n < N; ++n)
+              for (int64_t c = 0; c < part && r * part + c < V; ++c)
+                mine[size_t(n * part + c)] = want.dlogits[size_t(n * V + r * part + c)];
+            for (int64_t n = 0; n < N; ++n) // the padding is 0
+              for (int64_t c = std::max<int64_t>(V - r * part, 0); c < part; ++c) CHECK(got[size_t(n * part + c)] == 0);
+            if (oracle::squared_norm(mine) > 0) check_close("dlogits", got, mine, dtype);
+          }
+        });
+}
+
 TEST_CASE("cross_entropy: huge logits, masked logits, no counted row") {
   for (const Dtype dtype : kFloats)
     three_ways([&](KernelCheck& k) {

@@ -139,6 +139,82 @@ TEST_CASE("normal_fill: mean, deviation, tails and neighbours of a normal distri
   CHECK(largest < 6.8);
 }
 
+/// In f32, as a knock-out tournament whose players keep their order and whose last may pass a round.
+double tree_sum(std::vector<float> x) {
+  for (size_t step = 1; step < x.size(); step *= 2)
+    for (size_t i = 0; i + step < x.size(); i += 2 * step) x[i] += x[i + step];
+  return double(x[0]);
+}
+
+TEST_CASE("sum_pieces: over a fixed tree, to the bit") {
+  for (const int64_t pieces : {1, 2, 3, 4, 7, 8, 16})
+    for (const int64_t n : {0, 1, 7, 64, 1021, 1024})
+      for (const Dtype dtype : kFloats)
+        three_ways([&](KernelCheck& k) {
+          const Vec x = numbers(dtype, pieces * n, 1), before = numbers(Dtype::f32, n, 2);
+          const Tensor p = k.in(dtype, {pieces, n}, x), out = k.out(dtype, {n});
+          k.run(sum_pieces(out, p, false));
+          Vec want;
+          for (int64_t i = 0; i < n; ++i) {
+            std::vector<float> parts;
+            for (int64_t r = 0; r < pieces; ++r) parts.push_back(float(x[size_t(r * n + i)]));
+            want.push_back(tree_sum(parts));
+          }
+          CHECK(k.read(out) == rounded(dtype, want));
+          if (dtype != Dtype::f32) return;
+          const Tensor sum = k.in(dtype, {n}, before);
+          k.run(sum_pieces(sum, p, true));
+          for (size_t i = 0; i < want.size(); ++i) want[i] = double(float(before[i]) + float(want[i]));
+          CHECK(k.read(sum) == want);
+        });
+}
+
+TEST_CASE("sum_pieces: a sum of four lanes, then of two, is the sum of eight") {
+  KernelCheck k(1);
+  const int64_t n = 100;
+  const Vec x = numbers(Dtype::f32, 8 * n, 1);
+  const auto sum = [&](const Vec& parts) {
+    const Tensor out = k.out(Dtype::f32, {n});
+    k.run(sum_pieces(out, k.in(Dtype::f32, {int64_t(parts.size()) / n, n}, parts), false));
+    return k.read(out);
+  };
+  Vec halves = sum(Vec(x.begin(), x.begin() + 4 * n)), second = sum(Vec(x.begin() + 4 * n, x.end()));
+  halves.insert(halves.end(), second.begin(), second.end());
+  CHECK(sum(halves) == sum(x));
+}
+
+TEST_CASE("add_bias: to every row") {
+  for (const int64_t C : {1, 3, 64, 65, 1030})
+    for (const Dtype dtype : kFloats)
+      three_ways([&](KernelCheck& k) {
+        const int64_t N = 5;
+        const Vec y = numbers(dtype, N * C, 1), b = numbers(dtype, C, 2);
+        const Tensor t = k.in(dtype, {N, C}, y);
+        k.run(add_bias(t, k.in(dtype, {C}, b)));
+        Vec want;
+        for (size_t i = 0; i < y.size(); ++i) want.push_back(double(float(y[i]) + float(b[i % size_t(C)])));
+        CHECK(k.read(t) == rounded(dtype, want));
+      });
+}
+
+TEST_CASE("normal_fill: a part of a matrix holds what the whole has there") {
+  const int64_t R = 13, C = 301;
+  three_ways([&](KernelCheck& k) {
+    const Tensor whole = k.out(Dtype::f32, {R, C});
+    k.run(normal_fill(whole, 0.5f, 7, 3, 0, C));
+    const Vec all = k.read(whole);
+    for (const auto& [row, column, rows, columns] :
+         {std::array<int64_t, 4>{0, 0, R, 1}, {2, 5, 7, 150}, {12, 300, 1, 1}, {3, 1, 10, 299}}) {
+      const Tensor part = k.out(Dtype::f32, {rows, columns});
+      k.run(normal_fill(part, 0.5f, 7, 3, row * C + column, C));
+      Vec want;
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c) want.push_back(all[size_t((row + r) * C + column + c)]);
+      CHECK(k.read(part) == want);
+    }
+  });
+}
+
 TEST_CASE("elementwise: operands that do not fit are refused") {
   KernelCheck k(1);
   const Tensor x = k.out(Dtype::f32, {6}), y = k.out(Dtype::bf16, {6}), z = k.out(Dtype::f32, {5}),
@@ -151,6 +227,9 @@ TEST_CASE("elementwise: operands that do not fit are refused") {
   CHECK(has(error_of([&] { fill(m.slice(1, 0, 3), 0); }), "fill"));
   CHECK(has(error_of([&] { column_sum(z, m); }), "column_sum: out is f32[5]"));
   CHECK(has(error_of([&] { normal_fill(i, 1, 0, 0, 0); }), "normal_fill"));
+  CHECK(has(error_of([&] { sum_pieces(z, m, false); }), "sum_pieces: pieces are f32[2, 6]"));
+  CHECK(has(error_of([&] { sum_pieces(y, k.out(Dtype::bf16, {2, 6}), true); }), "accumulates in f32"));
+  CHECK(has(error_of([&] { add_bias(m, z); }), "add_bias: bias is f32[5]"));
 }
 
 TEST_SUITE_END();

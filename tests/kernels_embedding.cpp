@@ -1,5 +1,6 @@
 // Embedding, forward and backward.
 #include "kernels/embedding.h"
+#include "kernels/step_state.h"
 #include "tests/helpers.h"
 #include "tests/kernel_check.h"
 #include <algorithm>
@@ -61,6 +62,45 @@ TEST_CASE("embedding: forward and backward, with and without positions") {
           k.run(embedding_backward(dtable, {}, dyt, t, order));
           check_close("twice", k.read(dtable), plus(plus(before, grad.dtable), grad.dtable), Dtype::f32);
         });
+}
+
+TEST_CASE("embedding: parts of a vocabulary on several ranks add up to the whole") {
+  const int64_t N = 67, V = 37, ranks = 4, part = (V + ranks - 1) / ranks, T = 20;
+  for (const int64_t C : {3, 64, 130})
+    for (const bool with_positions : {false, true})
+      three_ways([&](KernelCheck& k) {
+        const Ints tokens = some_tokens(N, V);
+        Vec table = numbers(Dtype::f32, V * C, 1);
+        const Vec positions = numbers(Dtype::f32, T * C, 2), dy = numbers(Dtype::f32, N * C, 3);
+        const Tensor t = k.in({N}, tokens), order = k.in({N}, order_of(tokens));
+        const Tensor pos = with_positions ? k.in(Dtype::f32, {T, C}, positions) : Tensor{};
+        const Tensor dyt = k.in(Dtype::f32, {N, C}, dy);
+        Ints position;
+        for (int64_t n = 0; n < N; ++n) position.push_back(with_positions ? int32_t(n % T) : 0);
+        const oracle::EmbeddingGrad grad = oracle::embedding_backward(dy, tokens, position, int(V), int(T));
+        const Vec whole = with_positions ? oracle::embedding(table, positions, tokens, position, int(C))
+                                         : oracle::embedding(table, {}, tokens, {}, int(C));
+        table.resize(size_t(ranks * part * C), 0.0);
+        Vec sum(size_t(N * C), 0.0), dtable;
+        for (int32_t r = 0; r < ranks; ++r) {
+          StepState state;
+          state.tensor_rank = r;
+          const Tensor s = k.bytes(state), y = k.out(Dtype::f32, {N, C});
+          const Vec mine(table.begin() + r * part * C, table.begin() + (r + 1) * part * C);
+          k.run(embedding_forward(y, t, k.in(Dtype::f32, {part, C}, mine), pos, s));
+          const Vec got = k.read(y);
+          for (size_t i = 0; i < sum.size(); ++i) sum[i] += got[i];
+          const Tensor d = k.in(Dtype::f32, {part, C}, Vec(size_t(part * C), 0.0));
+          const Tensor dpos = with_positions ? k.in(Dtype::f32, {T, C}, Vec(size_t(T * C), 0.0)) : Tensor{};
+          k.run(embedding_backward(d, dpos, dyt, t, order, s));
+          const Vec rows = k.read(d);
+          dtable.insert(dtable.end(), rows.begin(), rows.end());
+          if (with_positions) check_close("dpositions", k.read(dpos), grad.dposition_table, Dtype::f32);
+        }
+        check_close("y", sum, whole, Dtype::f32);
+        dtable.resize(size_t(V * C));
+        check_close("dtable", dtable, grad.dtable, Dtype::f32);
+      });
 }
 
 TEST_CASE("embedding: operands that do not fit are refused") {

@@ -190,6 +190,7 @@ TEST_CASE("embedding, adamw, plain operations: elements beyond 2^31") {
                    .eps = 1e-8f,
                    .decay = 0.1f,
                    .first = 2 * kMany - rows,
+                   .shared_from = 4 * kMany,
                    .stochastic = true,
                    .weights = flat(t[0]),
                    .master = flat(t[1]),
@@ -203,12 +204,14 @@ TEST_CASE("embedding, adamw, plain operations: elements beyond 2^31") {
            a.scalars = t[5].view({kStepScalars});
            return adamw(a);
          }});
-  check("squared_norm", {{{kF32, kStepScalars / 2, false, 0}, {kF32, 1}},
-                         [&](const Tensors& t, int64_t) { return squared_norm(t[0].view({kStepScalars}), flat(t[1])); },
-                         1,
-                         2,
-                         2,
-                         false});
+  check("squared_norm", {{{kF32, 1}, {kF32, kNormBlock}},
+                         [&](const Tensors& t, int64_t) {
+                           static const StepState state{};
+                           const auto at = reinterpret_cast<uint64_t>(&state);
+                           const Tensor s = Tensor::dense(at, Space::device, Dtype::u8, {int64_t(sizeof(state))});
+                           return squared_norm(flat(t[0]), t[1].view({t[1].size()}), s, 4 * kMany, 1);
+                         },
+                         kNormBlock});
   check("add", {{{kBf16, 1}, {kBf16, 1}, {kBf16, 1}},
                 [&](const Tensors& t, int64_t) { return add(flat(t[0]), flat(t[1]), flat(t[2])); }});
   check("fill", {{{kBf16, 1}}, [&](const Tensors& t, int64_t) { return fill(flat(t[0]), 3); }});

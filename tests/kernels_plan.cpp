@@ -24,9 +24,9 @@ Program random_program(std::mt19937& random, double waits, bool races) {
   const Tensor t = Tensor::dense(0, Space::device, Dtype::u8, {256});
   p.signatures = {{look(t), {}}, {touch(t), {}}};
   for (int n = 0, steps = 4 + up_to(100); n < steps; ++n) {
-    const StreamId stream = StreamId(up_to(kStreams));
+    const StreamId stream = StreamId(up_to(3));
     if (!p.buffers.empty() && double(random() % 1000) < 1000 * waits) {
-      const StreamId from = StreamId(up_to(kStreams));
+      const StreamId from = StreamId(up_to(3));
       p.instructions.push_back({What::record, from, p.events});
       p.instructions.push_back({What::wait, stream, p.events++});
       continue;

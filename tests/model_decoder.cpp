@@ -22,10 +22,11 @@ Plan planned(const ModelConfig& config, const char* target, int64_t T) {
   };
   const Inputs in{1, T, ints("tokens"), ints("labels"), ints("document start"), ints("order")};
   const Tensor scalars = device->persistent("scalars", Purpose::inputs, Dtype::f32, {kStepScalars});
-  Decoder decoder(*device, config, table, T, flat("weights", Purpose::weights, Dtype::bf16),
-                  flat("gradients", Purpose::gradients, Dtype::f32));
+  const Tensor weights = flat("weights", Purpose::weights, Dtype::bf16);
+  WholeParameters parameters(table, weights, flat("gradients", Purpose::gradients, Dtype::f32));
+  Decoder decoder(*device, config, table, T, parameters, TensorParallel(*device));
   device->begin("train");
-  decoder.train(in, scalars, 1.0f, [](int64_t) {});
+  decoder.train(in, scalars, 1.0f);
   device->end();
   return device->plan();
 }
@@ -58,7 +59,8 @@ TEST_SUITE("model_decoder") {
         CAPTURE(std::string(target));
         const ModelConfig& config = named_size(name);
         const Plan plan = planned(config, target, 1024);
-        const int64_t weights = 2 * parameters(config), padding = 2 * kParamAlignment * 16 * (config.layers + 1);
+        const int64_t weights = 2 * parameters(config),
+                      padding = 2 * (kShardBlock + 16 * kParamAlignment) * (config.layers + 3);
         CHECK(plan.bytes[size_t(Space::device)] > 3 * weights); // and gradients in f32
         for (const Buffer& b : plan.persistent)
           if (b.name == "weights") CHECK((b.bytes >= weights && b.bytes < weights + padding));

@@ -113,6 +113,20 @@ TEST_CASE("bench: every kernel runs and agrees with the CPU") {
   }
 }
 
+TEST_CASE("bench: what only a GPU can run is listed as unchecked, once") {
+  KernelOptions options;
+  options.size = BenchSize::tiny;
+  options.kind = KernelKind::attention;
+  options.name = "forward";
+  std::vector<std::string> unchecked;
+  for (const KernelRow& row : bench_kernels(options, nullptr)) {
+    CHECK(!row.failed());
+    CHECK((row.implementation == kReference) != row.unchecked);
+    if (row.unchecked) unchecked.push_back(concat(row.name, ' ', row.implementation, ' ', name_of(row.dtype)));
+  }
+  CHECK(unchecked == std::vector<std::string>{"attention forward cudnn bf16"}); // it does not take f32
+}
+
 TEST_CASE("bench: products stand beside the matrix rate") {
   KernelOptions options;
   options.size = BenchSize::tiny;

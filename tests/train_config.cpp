@@ -195,7 +195,7 @@ TEST_SUITE("train_config") {
     CHECK(config.origin.at("train.steps") == "--set");
     CHECK(config.origin.count("train.seed") == 0); // given, but the default
     CHECK(config.origin.at("model.width") == "tiny");
-    CHECK(config.origin.at("mesh.dp") == "derived: the ranks that were started");
+    CHECK(config.origin.at("mesh.dp") == "derived: the ranks that were started, over the other axes");
     CHECK(has(config.origin.at("data.folder"), "demo.json"));
     std::ostringstream out;
     print_origins(config, out);
@@ -333,7 +333,7 @@ TEST_SUITE("train_config") {
         error_with(
             {"train.steps=10", "optimizer.schedule=wsd", "optimizer.warmup_steps=6", "optimizer.cooldown_steps=5"}),
         "optimizer.warmup_steps 6 + optimizer.cooldown_steps 5 = 11, but must not exceed train.steps, which is 10"));
-    for (const char* axis : {"pod", "pp", "cp", "tp"})
+    for (const char* axis : {"pod", "pp", "cp"})
       CHECK(has(error_with({concat("mesh.", axis, "=2")}), concat("mesh.", axis, " is 2, but only 1 is offered")));
     CHECK(has(error_with({"mesh.dp=4"}, 2), "mesh.dp is 4, so 4 ranks are needed, but 2 were started: mpirun -n 4"));
   }
@@ -341,6 +341,7 @@ TEST_SUITE("train_config") {
   TEST_CASE("implementations are chosen by the name of an operation, a norm by either name") {
     const RunConfig plain = load_config("", {"model=tiny", "data.folder=d"});
     CHECK(plain.kernels.at("norm") == kReference);
+    CHECK(plain.kernels.at("attention") == "auto");
     CHECK(plain.kernels.count("norm_backward") == 0);
     for (const char* name : {"norm", "rmsnorm", "layernorm"})
       CHECK(load_config("", {"model=tiny", "data.folder=d", concat("kernels.", name, "=mine")}).kernels.at("norm") ==
@@ -361,6 +362,22 @@ TEST_SUITE("train_config") {
     const Plan gpu = plan("sm_90a");
     CHECK(gpu.find("train")->signatures.size() > 0);
     choose_kernels(plain);
+  }
+
+  TEST_CASE("attention is planned by cuDNN where the run can use it, whatever this binary has") {
+    const auto kernel = [](const char* target, std::vector<std::string> sets) {
+      sets.insert(sets.end(), {"model=tiny", "data.folder=d", "train.dtype=bf16", "data.sequence=64"});
+      const auto transport = Transport::ghost(0, 1);
+      const Plan plan =
+          make_plan(Target::parse(target), 1, *transport, Mesh({1, 1, 1, 1, 1}, 0, 1), load_config("", sets));
+      for (const Signature& s : plan.find("train")->signatures)
+        if (s.op.kind->name == std::string("attention_forward")) return s.description.kernels.front();
+      return std::string("none");
+    };
+    CHECK(kernel("sm_90a", {"data.document_mask=false"}) == "cudnn");
+    CHECK(kernel("sm_90a", {}) != "cudnn");
+    CHECK(kernel("sm_90a", {"data.document_mask=false", "kernels.attention=triax"}) != "cudnn");
+    CHECK(kernel("cpu", {"data.document_mask=false"}) != "cudnn");
   }
 
 } // TEST_SUITE

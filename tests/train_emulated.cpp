@@ -1,6 +1,7 @@
 // Whole training steps through the GPU's path, emulated: planned for a GPU, in the plan's arena, every access held to
 // what its operation declares.
 #include "kernels/emulated/emulation.h"
+#include "tests/helpers.h"
 #include "train/trainer.h"
 #include <cmath>
 #include <doctest/doctest.h>
@@ -28,7 +29,7 @@ Result train(Dtype dtype, const char* units, emulation::Order order = emulation:
                    "train.global_batch=2", "train.micro_batch=1", concat("train.dtype=", name_of(dtype))},
                   1);
   const auto transport = Transport::ghost(0, 1);
-  const Mesh mesh{{1, 1, 1, 1, 1}, 0, 1};
+  const Mesh mesh{MeshShape{}, 0, 1};
   const Plan plan = make_plan(target, 1, *transport, mesh, config);
   const auto device = Device::open(target, 1);
   device->follow(plan);
@@ -60,7 +61,7 @@ Result train(Dtype dtype, const char* units, emulation::Order order = emulation:
     trainer.train();
     device->synchronize();
     result.losses.push_back(trainer.scalars()[kLossSum]);
-    if (step == 1) result.gradients = read(trainer.gradients());
+    if (step == 1) result.gradients = read(trainer.shards().gradient_sums());
   }
   result.weights = read(dtype == Dtype::bf16 ? trainer.master() : trainer.weights());
   return result;
@@ -95,6 +96,23 @@ TEST_SUITE("train_emulated") {
       CHECK(watched.gradients == gpu.gradients);
       CHECK(watched.weights == gpu.weights);
     }
+  }
+
+  TEST_CASE("a run whose attention is cuDNN's says before its first step that this binary has none, and the remedy") {
+    const emulation::Emulation emulation("emulated");
+    const Target target = Target::parse("sm_90a");
+    const auto transport = Transport::ghost(0, 1);
+    const auto follow = [&](const char* attention) {
+      const RunConfig config =
+          load_config("", {"data.folder=unused", "model=tiny", "data.sequence=16", "train.dtype=bf16",
+                           "data.document_mask=false", concat("kernels.attention=", attention)});
+      const Plan plan = make_plan(target, 1, *transport, Mesh{MeshShape{}, 0, 1}, config);
+      return test::error_of([&] { Device::open(target, 1)->follow(plan); });
+    };
+    const std::string said = follow("auto");
+    CHECK_MESSAGE(test::has(said, "kernels.attention is auto, which on sm_90a is 'cudnn' for such a run"), said);
+    CHECK_MESSAGE(test::has(said, "set kernels.attention=triax"), said);
+    CHECK(follow("triax").empty());
   }
 
 } // TEST_SUITE

@@ -26,6 +26,7 @@ struct FixtureModel {
   float scale; ///< part of the plan, like all attributes
   std::unique_ptr<Device> device;
   Tensor weights, gradients, expected, inputs, scalars, logits;
+  std::unique_ptr<WholeParameters> parameters;
   std::unique_ptr<Decoder> decoder;
 
   FixtureModel(const std::string& folder, int64_t batch, int64_t sequence, float gradient_scale)
@@ -39,7 +40,7 @@ struct FixtureModel {
     device->follow(plan);
     hold();
     decoder->initialise();
-    restore(SafetensorsFolder(folder), "", *device, table, weights);
+    restore(SafetensorsFolder(folder), "", *device, Layout{table}, weights);
   }
   void hold() {
     const auto flat = [&](const char* name) {
@@ -51,13 +52,14 @@ struct FixtureModel {
     inputs = device->persistent("inputs", Purpose::inputs, Dtype::i32, {5, B * T});
     scalars = device->persistent("scalars", Purpose::inputs, Dtype::f32, {kStepScalars});
     logits = device->persistent("logits", Purpose::logits, Dtype::f32, {6, config.vocabulary});
-    decoder = std::make_unique<Decoder>(*device, config, table, T, weights, gradients);
+    parameters = std::make_unique<WholeParameters>(table, weights, gradients);
+    decoder = std::make_unique<Decoder>(*device, config, table, T, *parameters, TensorParallel(*device));
   }
   Tensor input(int64_t i) const { return inputs.slice(0, i, 1).view({B * T}); }
   void step() {
     const Inputs in{B, T, input(0), input(1), input(2), input(3)};
     device->begin("train");
-    decoder->train(in, scalars, scale, [](int64_t) {});
+    decoder->train(in, scalars, scale);
     device->end();
     device->begin("predict");
     decoder->predict(in, input(4).slice(0, 0, 6), logits);
@@ -124,7 +126,7 @@ void compare_with_transformers(const std::string& name) {
   CHECK(norm(logits.data(), expected_logits.data(), m.logits.size()) <=
         1e-5 * norm(expected_logits.data(), nullptr, m.logits.size()));
 
-  restore(reference, "grad.", *m.device, m.table, m.expected);
+  restore(reference, "grad.", *m.device, Layout{m.table}, m.expected);
   const auto got = m.read(m.gradients), want = m.read(m.expected);
   const double whole = norm(want.data(), nullptr, m.table.elements());
   for (const Parameter& p : m.table.rows())

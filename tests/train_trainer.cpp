@@ -1,5 +1,6 @@
 // The trainer on its planned arena: what a step takes, what it leaves alone, and what it computes.
 #include "kernels/matmul.h"
+#include "tests/helpers.h"
 #include "train/trainer.h"
 #include "train/weights.h"
 #include <algorithm>
@@ -17,21 +18,27 @@ namespace {
 std::atomic<int64_t> large_allocations = 0;
 constexpr size_t kLarge = 16 << 10; ///< above what a step's bookkeeping takes, below any of its tensors
 
+std::vector<std::string> with_model(const std::vector<std::string>& more, Dtype dtype) {
+  std::vector<std::string> sets{"data.folder=unused",   "data.sequence=24",     "model.width=64",
+                                "model.layers=2",       "model.heads=4",        "model.kv_heads=2",
+                                "model.mlp=96",         "model.vocabulary=211", "model.context=24",
+                                "train.global_batch=4", "train.micro_batch=2",  concat("train.dtype=", name_of(dtype))};
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+/// One rank of a run; of several, what needs the others cannot be run.
 struct World {
   RunConfig config;
-  std::unique_ptr<Transport> transport = Transport::ghost(0, 1);
-  Mesh mesh{{1, 1, 1, 1, 1}, 0, 1};
+  std::unique_ptr<Transport> transport;
+  Mesh mesh;
   Plan plan;
   std::unique_ptr<Device> device;
   std::unique_ptr<Trainer> trainer;
 
-  explicit World(const std::vector<std::string>& more, Dtype dtype = Dtype::f32) {
-    std::vector<std::string> sets{
-        "data.folder=unused", "data.sequence=24",     "model.width=64",      "model.layers=2",
-        "model.heads=4",      "model.kv_heads=2",     "model.mlp=96",        "model.vocabulary=211",
-        "model.context=24",   "train.global_batch=4", "train.micro_batch=2", concat("train.dtype=", name_of(dtype))};
-    sets.insert(sets.end(), more.begin(), more.end());
-    config = load_config("", sets, 1);
+  explicit World(const std::vector<std::string>& more, Dtype dtype = Dtype::f32, int rank = 0, int ranks = 1)
+      : config(load_config("", with_model(more, dtype), ranks)), transport(Transport::ghost(rank, ranks)),
+        mesh(mesh_shape(config), rank, ranks) {
     plan = make_plan({}, 2, *transport, mesh, config);
     device = Device::open({}, 2);
     device->follow(plan);
@@ -64,6 +71,15 @@ struct World {
     return values;
   }
 };
+
+/// FOLDER/model.safetensors of this rank alone: what others own is 0.
+void write_weights(World& w, const std::string& folder) {
+  Publication out(folder);
+  SafetensorsWriter writer(out, "model", stored_tensors(w.trainer->table(), "", w.trainer->dtype()));
+  store(&writer, *w.transport, *w.device, w.trainer->layout(), w.trainer->weights(), w.trainer->is_first_owner());
+  writer.close();
+  out.publish();
+}
 
 } // namespace
 
@@ -160,11 +176,52 @@ TEST_SUITE("train_trainer") {
     CHECK(std::sqrt(squares / double(p.size())) == doctest::Approx(0.02).epsilon(0.03));
   }
 
+  TEST_CASE("every layout has the initial weights of one rank, and files hold the same whoever writes them") {
+    const test::TemporaryFolder scratch;
+    World one({"model.vocabulary=101", "train.global_batch=16", "train.micro_batch=1"});
+    write_weights(one, scratch / "one");
+    const std::string whole = test::content((scratch / "one") + "/model.safetensors");
+    const std::vector<std::vector<std::string>> layouts{
+        {"mesh.dp=2"},
+        {"mesh.dp=4", "zero.stage=1"},
+        {"mesh.dp=4", "zero.stage=3", "zero.group=2"},
+        {"mesh.tp=2"},
+        {"mesh.tp=4", "comm.tensor_chunks=2"},
+        {"mesh.tp=4", "mesh.dp=4", "zero.stage=2"},
+        {"mesh.dp=2", "mesh.tp=2", "zero.stage=3", "mesh.order=pod,tp,pp,cp,dp"}};
+    for (const auto& layout : layouts) {
+      CAPTURE(layout);
+      std::vector<std::string> sets{"model.vocabulary=101", "train.global_batch=16", "train.micro_batch=1"};
+      sets.insert(sets.end(), layout.begin(), layout.end());
+      std::string together;
+      const int64_t ranks = mesh_shape(load_config("", with_model(sets, Dtype::f32))).ranks();
+      for (int rank = 0; rank < ranks; ++rank) {
+        World w(sets, Dtype::f32, rank, int(ranks));
+        const std::string folder = scratch / concat("rank", rank);
+        write_weights(w, folder);
+        const std::string mine = test::content(folder + "/model.safetensors");
+        if (together.empty()) together = mine;
+        REQUIRE(together.size() == mine.size());
+        for (size_t i = 0; i < mine.size(); ++i) together[i] = char(together[i] | mine[i]);
+        // What a rank reads from one rank's file is what it had made itself.
+        const auto own = w.read(w.trainer->weights());
+        w.device->write(w.trainer->weights(), std::vector<float>(own.size(), 9.0f).data());
+        restore(SafetensorsFolder(scratch / "one"), "", *w.device, w.trainer->layout(), w.trainer->weights());
+        auto again = w.read(w.trainer->weights());
+        for (size_t e = 0; e < own.size(); ++e)
+          if (again[e] == 9.0f) again[e] = 0; // between parameters
+        CHECK(again == own);
+        std::filesystem::remove_all(folder);
+      }
+      CHECK(together == whole);
+    }
+  }
+
   TEST_CASE("a named size is planned for a GPU on a machine without one") {
     const auto transport = Transport::ghost(0, 8);
     RunConfig c = load_config(
         "", {"model=llama3-8b", "data.folder=unused", "train.global_batch=8", "mesh.dp=8", "data.sequence=4096"}, 8);
-    const Plan plan = make_plan(Target::parse("sm_90a"), 1, *transport, Mesh({1, 1, 8, 1, 1}, 0, 8), c);
+    const Plan plan = make_plan(Target::parse("sm_90a"), 1, *transport, Mesh(mesh_shape(c), 0, 8), c);
     const int64_t n = ParamTable(c.model).count();
     const Plan::Peak peak = plan.peak(Space::device);
     CHECK(peak.bytes[int(Purpose::weights)] >= 2 * n);

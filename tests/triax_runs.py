@@ -55,7 +55,7 @@ class Runs(unittest.TestCase):
                   "optimizer": {"lr": 3e-3}, "evaluate": {"every": 10, "samples": 8},
                   "checkpoint": {"every": 0}, "run": {"folder": str(self.folder / name)}, "threads": 1}
         for section, values in changes.items():
-            config[section] = {**config[section], **values} if isinstance(values, dict) else values
+            config[section] = {**config.get(section, {}), **values} if isinstance(values, dict) else values
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(config))
         return path

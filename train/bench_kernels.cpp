@@ -33,7 +33,7 @@ public:
   }
   void saw_exponential(double seconds) { exponential_ = std::min(exponential_, seconds); }
   void finish(KernelRow& row) const {
-    if (!row.error.empty()) return;
+    if (!row.error.empty() || row.unchecked) return;
     if (row.kind != KernelKind::rows) {
       row.matrix_rate = matrix_.at(row.dtype).best;
       row.percent = 100 * row.flops / row.seconds / row.matrix_rate;
@@ -145,9 +145,13 @@ public:
     if (!kind) return;
     const double flops = rows_.back().flops;
     for (const std::string& name : implementations(*kind)) {
-      if (name == kReference || !find_launch(*kind, o_.place.target.kind, name)) continue;
+      if (name == kReference) continue;
+      if (!find_launch(*kind, o_.place.target.kind, name)) {
+        note_unchecked(k, *kind, name);
+        continue;
+      }
       if (name == "plain" && flops > kMostPlainFlops) continue;
-      if (takes(k, *kind, name)) measure(k, kind, name);
+      if (takes(k, *kind, name, o_.place.target)) measure(k, kind, name);
     }
   }
 
@@ -170,17 +174,31 @@ private:
     return row;
   }
 
-  /// Does the implementation take such operands?
-  bool takes(const KernelCase& k, const OpKind& kind, const std::string& implementation) const {
+  /// Does the implementation take such operands on the target, and if so, can anybody see inside of it?
+  bool takes(const KernelCase& k, const OpKind& kind, const std::string& implementation, const Target& target,
+             bool* trusted = nullptr) const {
     BenchCase c(o_.place, k.dtype);
     const Op op = (k.small ? k.small : k.make)(c);
     const ImplementationScope scope(kind, implementation);
     try {
-      describe(o_.place.target, op);
+      const Description d = describe(target, op);
+      if (trusted) *trusted = d.trusted;
       return true;
     } catch (const Error&) {
       return false;
     }
+  }
+
+  /// What no CPU can run, nor the tests' emulation, has its row.
+  void note_unchecked(const KernelCase& k, const OpKind& kind, const std::string& name) {
+    bool trusted = false;
+    if (o_.place.gpu() || !takes(k, kind, name, Target::parse("sm_90a"), &trusted) || !trusted) return;
+    KernelRow row = row_of(k, name);
+    row.shape = "any";
+    row.unchecked = true;
+    for (const KernelRow& r : rows_)
+      if (r.unchecked && r.name == row.name && r.implementation == name && r.dtype == row.dtype) return;
+    rows_.push_back(row);
   }
 
   /// Adds the row of one implementation of `kind`, which is null where it is not known before; returns it.

@@ -70,9 +70,9 @@ Planned plan_for(const TrainingOptions& o, const Device& device, Transport& tran
 }
 
 /// Random tokens, the same ones every time.
-void fill_inputs(const Trainer& trainer, const RunConfig& c, int rank) {
-  const int64_t rows = c.train.micro_batch * c.data.sequence;
-  uint64_t state = uint64_t(rank) + 1;
+void fill_inputs(const Trainer& trainer, const RunConfig& c, int share) {
+  const int64_t rows = micro_batch(c) * c.data.sequence;
+  uint64_t state = uint64_t(share) + 1;
   const auto token = [&] {
     return int32_t((state = state * 6364136223846793005u + 1442695040888963407u) >> 33) % int32_t(c.model.vocabulary);
   };
@@ -127,7 +127,8 @@ TrainingRow bench_training(Transport& transport, const TrainingOptions& o) {
   const auto began = Wall::now();
   const int ranks = transport.size();
   TrainingRow row{};
-  const Mesh mesh({1, 1, ranks, 1, 1}, transport.rank(), ranks);
+  const Mesh mesh(mesh_shape(bench_config(o, batches(o, ranks).front(), ranks)), transport.rank(), ranks,
+                  transport.hosts());
   auto device = Device::open(o.place.target, o.place.threads);
   Planned planned = plan_for(o, *device, transport, mesh);
   const RunConfig& config = planned.config;
@@ -137,7 +138,7 @@ TrainingRow bench_training(Transport& transport, const TrainingOptions& o) {
   {
     Trainer trainer(*device, transport, mesh, config, o.dtype);
     trainer.initialise();
-    fill_inputs(trainer, config, transport.rank());
+    fill_inputs(trainer, config, mesh.index(kDataAxes));
     trainer.state().learning_rate = 1e-4f;
     device->synchronize();
     transport.barrier();
@@ -152,6 +153,7 @@ TrainingRow bench_training(Transport& transport, const TrainingOptions& o) {
   row.model = o.model;
   row.target = o.place.target.name;
   row.dtype = o.dtype;
+  row.repro = config.train.repro;
   row.ranks = ranks;
   row.threads = o.place.threads;
   row.batch = o.batch;

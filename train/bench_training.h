@@ -10,6 +10,7 @@ namespace triax {
 struct TrainingRow {
   std::string model, target;
   Dtype dtype;
+  bool repro;
   int ranks, threads;                   ///< threads of one rank
   int64_t batch, micro_batch, sequence; ///< the batch over all ranks
   int64_t parameters;

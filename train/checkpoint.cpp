@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace triax {
 namespace {
@@ -28,19 +29,17 @@ int64_t bytes_needed(const Trainer& t) {
   return bytes + (1 << 20);
 }
 
-void write_model(Publication& out, Trainer& t) {
-  SafetensorsWriter writer(out, "model", stored_tensors(t.table(), "", t.dtype()));
-  store(writer, t.device(), t.table(), t.weights());
-  writer.close();
-}
-
-void write_optimizer(Publication& out, Trainer& t) {
+/// The writer is rank 0's; the others only give what they own.
+void write_tensors(Publication* out, Transport& transport, Trainer& t, const char* stem,
+                   const std::vector<std::pair<std::string, Tensor>>& buffers) {
   std::vector<TensorHeader> headers;
-  for (const auto& [prefix, buffer] : optimizer_buffers(t))
+  for (const auto& [prefix, buffer] : buffers)
     for (TensorHeader& h : stored_tensors(t.table(), prefix, buffer.dtype)) headers.push_back(std::move(h));
-  SafetensorsWriter writer(out, "optimizer", headers);
-  for (const auto& [prefix, buffer] : optimizer_buffers(t)) store(writer, t.device(), t.table(), buffer);
-  writer.close();
+  std::optional<SafetensorsWriter> writer;
+  if (out) writer.emplace(*out, stem, headers);
+  for (const auto& [prefix, buffer] : buffers)
+    store(writer ? &*writer : nullptr, transport, t.device(), t.layout(), buffer, t.is_first_owner());
+  if (writer) writer->close();
 }
 
 /// The newest `keep` by step remain, and always `saved`.
@@ -69,12 +68,9 @@ bool same_network(ModelConfig a, const ModelConfig& b) {
   return a == b;
 }
 
-} // namespace
-
-std::string save_checkpoint(const std::string& folder, Trainer& t, const RunConfig& config, const RunState& state,
-                            const std::string& tokenizer_folder) {
-  const std::string path = (fs::path(folder) / step_name(state.step)).string();
-  Publication out(path, bytes_needed(t));
+/// All but the tensors.
+void write_description(Publication& out, const Trainer& t, const RunConfig& config, const RunState& state,
+                       const std::string& tokenizer_folder) {
   int64_t end_of_text = -1;
   if (!tokenizer_folder.empty()) {
     for (const char* name : kTokenizerFiles)
@@ -84,16 +80,30 @@ std::string save_checkpoint(const std::string& folder, Trainer& t, const RunConf
   out.write_text("config.json",
                  to_huggingface(config.model, t.dtype() == Dtype::bf16 ? "bfloat16" : "float32", end_of_text).dump(2) +
                      "\n");
-  write_model(out, t);
-  write_optimizer(out, t);
   const nlohmann::ordered_json run{{"step", state.step},
                                    {"samples", state.samples},
                                    {"dtype", name_of(t.dtype())},
                                    {"data", data_identity(config)},
                                    {"config", to_json(config)}};
   out.write_text(kState, run.dump(2) + "\n");
-  out.publish();
-  drop_old(folder, path, config.checkpoint.keep);
+}
+
+} // namespace
+
+std::string save_checkpoint(const std::string& folder, Transport& transport, Trainer& t, const RunConfig& config,
+                            const RunState& state, const std::string& tokenizer_folder) {
+  const std::string path = (fs::path(folder) / step_name(state.step)).string();
+  std::optional<Publication> out;
+  if (transport.rank() == 0) {
+    out.emplace(path, bytes_needed(t));
+    write_description(*out, t, config, state, tokenizer_folder);
+  }
+  write_tensors(out ? &*out : nullptr, transport, t, "model", {{"", t.weights()}});
+  write_tensors(out ? &*out : nullptr, transport, t, "optimizer", optimizer_buffers(t));
+  if (out) {
+    out->publish();
+    drop_old(folder, path, config.checkpoint.keep);
+  }
   return path;
 }
 
@@ -117,9 +127,9 @@ RunState load_checkpoint(const std::string& checkpoint, Trainer& t, const RunCon
            key == "content" ? std::string("the shards of data.folder differ")
                             : concat("data.", key, " was ", run.at("data").at(key).dump(), " and is ", value.dump()),
            "; go on with the same data, or start another run from its weights with checkpoint.initial");
-  restore(SafetensorsFolder(checkpoint), "", t.device(), t.table(), t.weights());
+  restore(SafetensorsFolder(checkpoint), "", t.device(), t.layout(), t.weights());
   const SafetensorsFolder optimizer(checkpoint, "optimizer");
-  for (const auto& [prefix, buffer] : optimizer_buffers(t)) restore(optimizer, prefix, t.device(), t.table(), buffer);
+  for (const auto& [prefix, buffer] : optimizer_buffers(t)) restore(optimizer, prefix, t.device(), t.layout(), buffer);
   return {run.at("step").get<int64_t>(), run.at("samples").get<int64_t>()};
 }
 
@@ -130,8 +140,8 @@ void load_weights(const std::string& folder, Trainer& t, const ModelConfig& mode
          " describes another model than this run's; set \"model\": \"hf:", folder, "\" to take it from there");
   const SafetensorsFolder files(folder);
   for (const std::string& note : files.notes()) std::cerr << note << "\n";
-  restore(files, "", t.device(), t.table(), t.weights());
-  if (!t.master().empty()) restore(files, "", t.device(), t.table(), t.master());
+  restore(files, "", t.device(), t.layout(), t.weights());
+  if (!t.master().empty()) restore(files, "", t.device(), t.layout(), t.master());
 }
 
 } // namespace triax

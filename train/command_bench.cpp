@@ -8,6 +8,7 @@
 #include "train/machine.h"
 #include "train/memory_table.h"
 #include "train/publish.h"
+#include "train/receipt.h"
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -25,18 +26,32 @@ struct Options {
   std::vector<std::string> sets;
   int64_t threads = 0, batch = 8;
   int steps = 3, pairs = 9;
-  bool check = false;
+  bool check = false, repro = false;
 
   BenchPlace place(int ranks_on_host) const {
     return {target == "auto" ? best_target() : Target::parse(target), choose_threads(threads, ranks_on_host)};
   }
 };
 
+/// What was asked for.
+Json json_of(const Options& o) {
+  return {{"model", o.model}, {"dtype", o.dtype},     {"name", o.name},   {"kind", o.kind},
+          {"size", o.size},   {"sets", o.sets},       {"batch", o.batch}, {"steps", o.steps},
+          {"pairs", o.pairs}, {"against", o.against}, {"repro", o.repro}};
+}
+
+/// NAME.json, and what it was measured with beside it.
 std::string publish_rows(const Options& o, const std::string& name, const Json& rows) {
   make_folder("--out", o.output);
-  const std::string path = (std::filesystem::path(o.output) / (name + ".json")).string();
-  publish_text(path, rows.dump(2) + "\n");
-  return path;
+  const std::filesystem::path path = std::filesystem::path(o.output) / (name + ".json");
+  publish_text(path.string(), rows.dump(2) + "\n");
+  const Transport* transport = Transport::current();
+  const int ranks = transport ? transport->size() : 1, local = transport ? transport->local_size() : 1;
+  const BenchPlace place = o.place(local);
+  const Receipt receipt("bench " + name.substr(0, name.find('-')), json_of(o), ranks, local, place.target,
+                        place.threads);
+  receipt.write(std::filesystem::path(path).replace_extension(kReceiptEnding).string(), rows);
+  return path.string();
 }
 
 /// Left-aligned where the width is negative, as printf has it.
@@ -62,6 +77,7 @@ Json json_of(const TrainingRow& r) {
            {"micro_batch", r.micro_batch},
            {"sequence", r.sequence},
            {"parameters", r.parameters},
+           {"repro", r.repro},
            {"step_s", r.step_seconds},
            {"tokens_per_s", r.tokens_per_second},
            {"flops_per_token", r.flops_per_token},
@@ -81,7 +97,7 @@ void print_training(const TrainingRow& r) {
             << cell(16, 0, r.matrix_rate / 1e9) << cell(6, 1, 100 * r.mfu) << "%" << cell(7, 1, r.start_seconds)
             << " s  " << cell(10, bytes_text(r.planned_bytes))
             << (r.taken_bytes > 0 ? concat(" (", bytes_text(r.taken_bytes), " taken)") : std::string()) << "  "
-            << r.micro_batch << " x " << r.sequence << std::endl;
+            << r.micro_batch << " x " << r.sequence << (r.repro ? "  repro" : "") << std::endl;
 }
 
 void bench_training_command(const Options& o, char** arguments) {
@@ -109,11 +125,19 @@ void bench_training_command(const Options& o, char** arguments) {
       if (o.dtype.empty() ? !usual : !asked || (!t.place.gpu() && !usual)) continue;
       t.model = model;
       t.dtype = dtype;
-      const TrainingRow row = bench_training(transport, t);
-      if (!first) continue;
-      print_training(row);
-      rows.push_back(json_of(row));
-      publish_rows(o, concat("training-", ranks, "x", t.place.threads), rows);
+      double plain = 0;
+      for (const bool repro : {false, true}) {
+        if (repro && !o.repro) continue;
+        t.sets = o.sets;
+        if (repro) t.sets.push_back("train.repro=true");
+        const TrainingRow row = bench_training(transport, t);
+        if (!first) continue;
+        print_training(row);
+        if (repro) std::cout << "repro takes " << cell(1, 2, row.step_seconds / plain) << " times as long\n";
+        plain = row.step_seconds;
+        rows.push_back(json_of(row));
+        publish_rows(o, concat("training-", ranks, "x", t.place.threads), rows);
+      }
     }
   if (first) std::cout << publish_rows(o, concat("training-", ranks, "x", t.place.threads), rows) << "\n";
 }
@@ -124,7 +148,9 @@ Json json_of(const KernelRow& r, const Target& target) {
   Json row{{"kernel", r.name},        {"implementation", r.implementation},
            {"kind", name_of(r.kind)}, {"dtype", name_of(r.dtype)},
            {"shape", r.shape},        {"target", target.name}};
-  if (r.error.empty()) {
+  if (r.unchecked) {
+    row.update({{"seconds", nullptr}, {"unchecked", true}});
+  } else if (r.error.empty()) {
     row.update({{"bytes", r.bytes}, {"flops", r.flops}, {"seconds", r.seconds}});
     if (r.kind == KernelKind::rows)
       row.update({{"copy_s", r.copy_seconds}, {"exp_s", r.exp_seconds}, {"floor_s", r.floor_seconds}});
@@ -158,6 +184,10 @@ void print_kernels(const std::vector<KernelRow>& rows, bool check) {
         title(matrix ? "   time/ms  GFLOP/s  matrix rate  of it" : "   time/ms    GB/s    copy    exp  of floor");
       titled = true;
       std::cout << cell(-28, name_of_row(r)) << cell(-6, name_of(r.dtype)) << cell(-28, r.shape);
+      if (r.unchecked) {
+        std::cout << "  unchecked without a GPU\n";
+        continue;
+      }
       if (!r.error.empty()) {
         std::cout << "  not measured: " << r.error << "\n";
         continue;
@@ -275,6 +305,8 @@ void add_training(CLI::App* bench, const std::shared_ptr<Options>& o, char** arg
   training->add_option("--steps", o->steps, "timed steps; the median counts")
       ->capture_default_str()
       ->check(whole_number(1, 1'000'000));
+  training->add_flag("--repro", o->repro,
+                     "also with train.repro, whose bits do not depend on the layout: what it costs");
   training->add_option("--set", o->sets, "KEY=VALUE: a setting of the run; may be repeated")->allow_extra_args(false);
   training->callback([o, arguments] { bench_training_command(*o, arguments); });
 }
@@ -311,6 +343,7 @@ void add_bench(CLI::App& app, char** arguments) {
   add_common(bench, *o);
   add_training(bench, o, arguments);
   add_kernels(bench, o);
+  add_compare(bench);
 }
 
 } // namespace triax

@@ -56,8 +56,9 @@ void print_operations(const Program& p) {
 void run_plan(const Options& options) {
   const RunConfig config = load_config(options.config, options.sets);
   const Target target = options.target == "auto" ? best_target() : Target::parse(options.target);
-  const auto transport = Transport::ghost(0, int(config.mesh.dp));
-  const Mesh mesh({1, 1, int(config.mesh.dp), 1, 1}, 0, int(config.mesh.dp));
+  const MeshShape shape = mesh_shape(config);
+  const Mesh mesh(shape, 0, int(shape.ranks()));
+  const auto transport = Transport::ghost(0, mesh.world());
   const Plan plan = make_plan(target, choose_threads(config.threads, 1), *transport, mesh, config);
   print_origins(config, std::cout);
   std::cout << "model   " << with_commas(double(ParamTable(config.model).count())) << " parameters, "
@@ -66,8 +67,10 @@ void run_plan(const Options& options) {
   print_memory(plan, std::cout);
   print_programs(plan);
   if (options.operations) print_operations(*plan.find("train"));
-  std::cout << "check   " << plan.programs.size() << " kinds of step: streams ok, arena ok; plan " << std::hex
-            << plan.hash() << std::dec << "\n";
+  check_collectives(mesh, plan);
+  std::cout << "check   " << plan.programs.size() << " kinds of step: streams ok, arena ok, collectives of "
+            << mesh.world() << (mesh.world() == 1 ? " rank" : " ranks") << " ok; plan " << std::hex << plan.hash()
+            << std::dec << "\n";
 }
 
 } // namespace

@@ -2,14 +2,18 @@
 #include "train/commands.h"
 #include "train/machine.h"
 #include "train/run.h"
+#include <filesystem>
 #include <iostream>
 
 namespace triax {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct Options {
   std::string config, target = "auto";
   std::vector<std::string> sets;
+  Run::CaptureOptions capture{"", 3};
 };
 
 void run_train(const Options& options, char** arguments) {
@@ -23,7 +27,10 @@ void run_train(const Options& options, char** arguments) {
   const RunConfig config = load_config(options.config, options.sets, transport.size());
   if (transport.rank() == 0)
     for (const std::string& note : config.notes) std::cerr << note << "\n";
-  Run run(config, transport, options.target == "auto" ? best_target() : Target::parse(options.target));
+  if (transport.rank() == 0 && !options.capture.folder.empty())
+    DEMAND(!fs::exists(options.capture.folder) || fs::is_empty(options.capture.folder),
+           "--capture: ", options.capture.folder, " is not empty; name a fresh folder");
+  Run run(config, transport, options.target == "auto" ? best_target() : Target::parse(options.target), options.capture);
   train(run);
 }
 
@@ -36,6 +43,13 @@ void add_train(CLI::App& app, char** arguments) {
   command->add_option("--set", options->sets, "KEY=VALUE: override a setting; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--target", options->target, "auto, cpu, or a GPU architecture such as sm_90a");
+  CLI::Option* capture =
+      command->add_option("--capture", options->capture.folder,
+                          "a fresh folder for what each step computes, as `triax diff` compares it; a few steps "
+                          "are run and nothing is saved");
+  command->add_option("--capture-steps", options->capture.steps, "how many")
+      ->check(whole_number(1, 1'000'000))
+      ->needs(capture);
   command->callback([options, arguments] { run_train(*options, arguments); });
 }
 

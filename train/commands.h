@@ -21,6 +21,11 @@ std::string refusal(const CLI::App& app, const CLI::ParseError& error);
 /// --threads, as every command that computes has it.
 CLI::Option* add_threads(CLI::App* command, int64_t& threads);
 
+/// Of the whole program: `done` after a command that went well, `error` after an error.
+struct ExitCodes {
+  int done = 0, error = 1;
+};
+
 void add_train(CLI::App& app, char** arguments);
 void add_plan(CLI::App& app);
 void add_init(CLI::App& app);
@@ -28,6 +33,8 @@ void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_data(CLI::App& app);
 void add_bench(CLI::App& app, char** arguments);
+void add_compare(CLI::App* bench);
+void add_diff(CLI::App& app, ExitCodes& codes);
 void add_help(CLI::App& app);
 
 } // namespace triax

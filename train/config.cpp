@@ -1,6 +1,7 @@
 #include "train/config.h"
-#include "kernels/op.h"
+#include "kernels/choice.h"
 #include "model/huggingface.h"
+#include "model/params.h"
 #include "model/sizes.h"
 #include "train/json_file.h"
 #include <algorithm>
@@ -31,7 +32,7 @@ std::span<const char* const> names(Cooldown) {
 bool operator==(const RunConfig& a, const RunConfig& b) {
   return a.model == b.model && a.data == b.data && a.train == b.train && a.optimizer == b.optimizer &&
          a.evaluate == b.evaluate && a.checkpoint == b.checkpoint && a.run == b.run && a.mesh == b.mesh &&
-         a.comm == b.comm && a.kernels == b.kernels && a.threads == b.threads;
+         a.zero == b.zero && a.comm == b.comm && a.kernels == b.kernels && a.threads == b.threads;
 }
 
 namespace {
@@ -150,7 +151,9 @@ public:
   }
 
   void batch(int64_t ranks) {
-    if (ranks > 0 && !given("mesh.dp")) set("mesh.dp", c_.mesh.dp, ranks, "the ranks that were started");
+    const int64_t others = c_.mesh.pod * c_.mesh.pp * c_.mesh.cp * c_.mesh.tp;
+    if (ranks > 0 && !given("mesh.dp") && others > 0 && ranks % others == 0)
+      set("mesh.dp", c_.mesh.dp, ranks / others, "the ranks that were started, over the other axes");
     const int64_t share = c_.train.global_batch / c_.mesh.dp;
     if (given("train.micro_batch") || share < 1) return;
     int64_t micro = std::min(share, TrainConfig{}.micro_batch);
@@ -194,12 +197,21 @@ private:
 bool in_model(const std::string& key) { return key.rfind("model.", 0) == 0; }
 
 void validate_batch(const RunConfig& c) {
-  const int64_t dp = c.mesh.dp, micro = c.train.micro_batch, global = c.train.global_batch;
+  const int64_t dp = c.mesh.dp, micro = micro_batch(c), global = c.train.global_batch;
   DEMAND(global % dp == 0, "train.global_batch is ", global, ", but must be a multiple of mesh.dp, which is ", dp, ": ",
          global, " = ", global / dp, " * ", dp, " + ", global % dp);
   DEMAND(global % (micro * dp) == 0, "train.global_batch is ", global,
          ", but must be a multiple of train.micro_batch * mesh.dp = ", micro, " * ", dp, " = ", micro * dp, ": ",
          global, " = ", global / (micro * dp), " * ", micro * dp, " + ", global % (micro * dp));
+  if (c.train.repro) {
+    DEMAND(kLanes % dp == 0, "train.repro sums in ", kLanes, " lanes, so mesh.dp, which is ", dp, ", must divide ",
+           kLanes);
+    DEMAND(global % kLanes == 0, "train.repro sums in ", kLanes, " lanes, so train.global_batch, which is ", global,
+           ", must be a multiple of ", kLanes);
+  }
+  const int64_t parts = c.mesh.tp * (c.mesh.tp > 1 ? c.comm.tensor_chunks : 1), rows = micro * c.data.sequence;
+  DEMAND(rows % parts == 0, "a micro-batch has ", micro, " * ", c.data.sequence, " = ", rows,
+         " rows, but must be a multiple of mesh.tp * comm.tensor_chunks = ", parts);
   const double tokens = double(c.train.steps) * double(global) * double(c.data.sequence);
   DEMAND(tokens < 4e18, "train.steps * train.global_batch * data.sequence is ", tokens,
          " tokens: more than can be counted");
@@ -217,12 +229,20 @@ void validate_schedule(const RunConfig& c) {
 }
 
 void validate_mesh(const RunConfig& c, int64_t ranks) {
-  const std::pair<const char*, int64_t> axes[] = {
-      {"pod", c.mesh.pod}, {"pp", c.mesh.pp}, {"cp", c.mesh.cp}, {"tp", c.mesh.tp}};
+  const std::pair<const char*, int64_t> axes[] = {{"pod", c.mesh.pod}, {"pp", c.mesh.pp}, {"cp", c.mesh.cp}};
   for (const auto& [name, size] : axes)
-    DEMAND(size == 1, "mesh.", name, " is ", size, ", but only 1 is offered: only mesh.dp may exceed 1");
-  DEMAND(ranks == 0 || c.mesh.dp == ranks, "mesh.dp is ", c.mesh.dp, ", so ", c.mesh.dp, " ranks are needed, but ",
-         ranks, ranks == 1 ? " was" : " were", " started: mpirun -n ", c.mesh.dp, ", or leave mesh.dp out");
+    DEMAND(size == 1, "mesh.", name, " is ", size, ", but only 1 is offered: only mesh.dp and mesh.tp may exceed 1");
+  for (const auto& [name, size] : {std::pair{"dp", c.mesh.dp}, {"tp", c.mesh.tp}})
+    DEMAND(size >= 1 && size <= kMostRanks, "mesh.", name, " is ", size, ", but must lie in 1 .. ", kMostRanks);
+  DEMAND(c.mesh.dp * c.mesh.tp <= kMostRanks, "mesh.dp ", c.mesh.dp, " x mesh.tp ", c.mesh.tp, " is more than ",
+         kMostRanks, " ranks");
+  const MeshShape shape = mesh_shape(c);
+  DEMAND(ranks == 0 || shape.ranks() == ranks, "mesh.dp is ", c.mesh.dp,
+         c.mesh.tp > 1 ? concat(" and mesh.tp ", c.mesh.tp) : "", ", so ", shape.ranks(), " ranks are needed, but ",
+         ranks, ranks == 1 ? " was" : " were", " started: mpirun -n ", shape.ranks(), ", or leave mesh.dp out");
+  Mesh(shape, 0, int(shape.ranks())); // order and zero.group
+  DEMAND(c.zero.stage > 0 || c.zero.group == 0, "zero.group is ", c.zero.group,
+         ", but zero.stage is 0: nothing is cut");
 }
 
 void validate_threads(const RunConfig& c) {
@@ -232,14 +252,29 @@ void validate_threads(const RunConfig& c) {
 
 } // namespace
 
-std::map<std::string, std::string> reference_kernels() {
+std::map<std::string, std::string> default_kernels() {
   std::map<std::string, std::string> kernels;
-  for (const std::string& family : operation_families()) kernels[family] = kReference;
+  for (const std::string& family : operation_families())
+    kernels[family] = has_favourite(family) ? kAutomatic : kReference;
   return kernels;
 }
 
 void choose_kernels(const RunConfig& config) {
   for (const auto& [family, name] : config.kernels) choose_implementation(family, name);
+}
+
+int64_t micro_batch(const RunConfig& config) { return config.train.repro ? 1 : config.train.micro_batch; }
+
+MeshShape mesh_shape(const RunConfig& c) {
+  const bool cut = c.zero.stage > 0;
+  return {int(c.mesh.pod),
+          int(c.mesh.pp),
+          int(c.mesh.dp),
+          int(c.mesh.cp),
+          int(c.mesh.tp),
+          cut ? int(c.zero.group) : 1,
+          kv_copies(c.model, int(c.mesh.tp)),
+          c.mesh.order};
 }
 
 int64_t most_threads() { return 4 * std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN)); }
@@ -292,6 +327,7 @@ void validate(const RunConfig& config) {
   DEMAND(!config.data.folder.empty(), "data.folder is not given: the token shards made by `triax data prepare`");
   DEMAND(!config.run.folder.empty(), "run.folder is \"\", but must name a folder");
   DEMAND(!config.checkpoint.resume.empty(), "checkpoint.resume is \"\", but must be auto, never, or a folder");
+  kv_copies(config.model, int(config.mesh.tp));
   DEMAND(config.data.sequence <= config.model.context, "data.sequence is ", config.data.sequence,
          ", but must not exceed model.context, which is ", config.model.context);
   validate_mesh(config, 0);

@@ -1,6 +1,7 @@
 // The configuration of a run: plain values with defaults. Names, sentences and limits of all fields are written once,
 // in `settings(RunConfig&)`; reading, printing, `triax help config` and `--set` are loops over that list.
 #pragma once
+#include "comm/mesh.h"
 #include "model/config.h"
 #include "train/settings.h"
 #include <iosfwd>
@@ -36,6 +37,7 @@ struct TrainConfig {
   int64_t micro_batch = 8;   ///< [B] sequences that a rank computes at a time
   int64_t seed = 1;
   DTypeChoice dtype = DTypeChoice::automatic;
+  bool repro = false; ///< the same bits whatever dp, ZeRO stage and micro-batch
   bool operator==(const TrainConfig&) const = default;
 };
 
@@ -78,16 +80,25 @@ struct RunFolderConfig {
 /// Sizes of the mesh's axes; their product is the number of ranks.
 struct MeshConfig {
   int64_t pod = 1, pp = 1, dp = 1, cp = 1, tp = 1;
+  std::string order = "pod,pp,dp,cp,tp"; ///< outermost first
   bool operator==(const MeshConfig&) const = default;
 };
 
+/// What the ranks of dp cut among them (Rajbhandari et al. 2020).
+struct ZeroConfig {
+  int64_t stage = 0; ///< 1: the optimizer's state, 2: and gradients, 3: and weights
+  int64_t group = 0; ///< neighbours in dp that share one copy of it; 0: all
+  bool operator==(const ZeroConfig&) const = default;
+};
+
 struct CommConfig {
-  int64_t bucket_mb = 25; ///< MiB of gradients in one reduction
+  bool overlap = true;       ///< false: computing waits for every exchange of gradients and weights
+  int64_t tensor_chunks = 1; ///< parts of a tensor-parallel exchange, each under way while others are multiplied
   bool operator==(const CommConfig&) const = default;
 };
 
-/// kReference for each of operation_families().
-std::map<std::string, std::string> reference_kernels();
+/// For each of operation_families(): kAutomatic where there is a favourite, else kReference (see kernels/choice.h).
+std::map<std::string, std::string> default_kernels();
 
 struct RunConfig {
   ModelConfig model;
@@ -98,9 +109,10 @@ struct RunConfig {
   CheckpointConfig checkpoint;
   RunFolderConfig run;
   MeshConfig mesh;
+  ZeroConfig zero;
   CommConfig comm;
-  std::map<std::string, std::string> kernels = reference_kernels(); ///< by family, see kernels/op.h
-  int64_t threads = 0;                                              ///< of one rank; 0: the cores that the rank may use
+  std::map<std::string, std::string> kernels = default_kernels(); ///< by family, see kernels/op.h
+  int64_t threads = 0;                                            ///< of one rank; 0: the cores that the rank may use
   /// "train.steps" -> where its value came from ("run.json", "--set", "llama3-8b", "derived: ..."), for every value
   /// that is not the default. Not part of what is compared or written.
   std::map<std::string, std::string> origin;
@@ -108,6 +120,13 @@ struct RunConfig {
 };
 
 bool operator==(const RunConfig& a, const RunConfig& b); ///< all values, not origin and notes
+
+constexpr int64_t kMostRanks = 1'000'000; ///< of a mesh
+/// In `repro` the global batch is summed in so many lanes, whoever computes them; ranks of dp share them evenly.
+constexpr int64_t kLanes = 8;
+/// Sequences that a rank computes at a time: one in `repro`, else train.micro_batch.
+int64_t micro_batch(const RunConfig& config);
+MeshShape mesh_shape(const RunConfig& config);
 
 /// The one list of all fields, their members bound to `config`.
 std::vector<Setting> settings(RunConfig& config);

@@ -8,7 +8,7 @@ namespace {
 using List = std::vector<Setting>;
 
 // Upper limits far above any use, so that sums and products of settings cannot overflow.
-constexpr double kMost = 1e12, kMostSequences = 1e9, kMostRanks = 1e6;
+constexpr double kMost = 1e12, kMostSequences = 1e9;
 
 void add_model(ModelConfig& m, List& list) {
   list.insert(
@@ -74,6 +74,9 @@ void add_train(TrainConfig& t, List& list) {
         "sequences that a rank computes at a time; not given: the largest divisor of its share up to the default",
         from_to(1, kMostSequences)},
        {"train.seed", &t.seed, "of the initial weights and of stochastic rounding", at_least(0)},
+       {"train.repro", &t.repro,
+        "losses and weights are the same bits for every mesh.dp up to 8, ZeRO stage and micro-batch, at the cost that "
+        "`triax bench training --repro` measures; with the same threads"},
        {"train.dtype", choice(t.dtype), "of parameters and activations; auto: bf16 where the device has it"}});
 }
 
@@ -111,20 +114,35 @@ void add_rest(RunConfig& c, List& list) {
         "Hugging Face folder whose weights a fresh run starts from; empty: random weights"},
        {"run.folder", &c.run.folder, "log, curves and checkpoints; not given: runs/ and the configuration's name"},
        {"run.log_every", &c.run.log_every, "steps between lines of the log", from_to(1, kMost)},
-       {"mesh.pod", &c.mesh.pod, "axis of slow links; only 1 is offered", from_to(1, kMostRanks)},
-       {"mesh.pp", &c.mesh.pp, "pipeline stages; only 1 is offered", from_to(1, kMostRanks)},
+       {"mesh.pod", &c.mesh.pod, "axis of slow links; only 1 is offered", from_to(1, double(kMostRanks))},
+       {"mesh.pp", &c.mesh.pp, "pipeline stages; only 1 is offered", from_to(1, double(kMostRanks))},
        {"mesh.dp", &c.mesh.dp, "copies that share a batch; not given: as many as there are ranks",
-        from_to(1, kMostRanks)},
-       {"mesh.cp", &c.mesh.cp, "context parallelism; only 1 is offered", from_to(1, kMostRanks)},
-       {"mesh.tp", &c.mesh.tp, "tensor parallelism; only 1 is offered", from_to(1, kMostRanks)},
-       {"comm.bucket_mb", &c.comm.bucket_mb, "MiB of gradients in one reduction", from_to(1, 65536)},
+        from_to(1, double(kMostRanks))},
+       {"mesh.cp", &c.mesh.cp, "context parallelism; only 1 is offered", from_to(1, double(kMostRanks))},
+       {"mesh.tp", &c.mesh.tp, "ranks that share each layer's matrices, and the rows between them",
+        from_to(1, double(kMostRanks))},
+       {"mesh.order", &c.mesh.order, "the axes, the one whose neighbours are closest last"},
+       {"zero.stage", &c.zero.stage,
+        "what the ranks of dp cut among them: 1 the optimizer's state, 2 gradients too, 3 weights too", from_to(0, 3)},
+       {"zero.group", &c.zero.group,
+        "ranks of dp that share one copy of what is cut, neighbours on a node for instance; 0: all",
+        from_to(0, double(kMostRanks))},
+       {"comm.overlap", &c.comm.overlap,
+        "false: computing waits for every exchange of gradients and weights, to see what overlap is worth"},
+       {"comm.tensor_chunks", &c.comm.tensor_chunks,
+        "parts in which rows are exchanged between tensor-parallel ranks while other parts are multiplied; 1: no "
+        "overlap",
+        from_to(1, 64)},
        {"threads", &c.threads, "of one rank; 0: the cores that it may use", from_to(0, 4096)}});
 }
 
 void add_kernels(std::map<std::string, std::string>& kernels, List& list) {
   for (auto& [family, name] : kernels)
-    list.push_back(
-        {"kernels." + family, &name, "the implementation that runs; another than triax is compared with it"});
+    list.push_back({"kernels." + family, &name,
+                    family == "attention"
+                        ? "the implementation that runs, compared with triax; auto: on a GPU cuDNN's, without windows "
+                          "and document boundaries, in bf16; elsewhere triax"
+                        : "the implementation that runs; another than triax is compared with it"});
 }
 
 } // namespace

@@ -45,6 +45,7 @@ struct Inference::Held {
   Device& device;
   int64_t batch, sequence;
   Tensor weights, host_inputs, host_scalars, host_logits, inputs, scalars, logits;
+  WholeParameters parameters;
   Decoder decoder;
 
   Held(Device& d, const ModelConfig& model, const ParamTable& table, Dtype dtype, int64_t B, int64_t T)
@@ -55,7 +56,7 @@ struct Inference::Held {
         inputs(d.persistent("inputs", Purpose::inputs, Dtype::i32, {kInputRows, B * T})),
         scalars(d.persistent("scalars", Purpose::inputs, Dtype::f32, {kStepScalars})),
         logits(d.persistent("last logits", Purpose::logits, dtype, {1, model.vocabulary})),
-        decoder(d, model, table, T, weights, {}) {
+        parameters(table, weights, {}), decoder(d, model, table, T, parameters, TensorParallel(d)) {
     decoder.initialise();
   }
   Tensor input(InputRow i) const { return inputs.slice(0, i, 1).view({batch * sequence}); }
@@ -101,7 +102,7 @@ Inference::Inference(const std::string& folder, const Target& target, int thread
     fail(concat(folder, " with ", batch_, " sequences of ", sequence_, " tokens at once: ", error.what()));
   }
   held_ = std::make_unique<Held>(*device_, model_, table_, dtype_, batch_, sequence_);
-  restore(SafetensorsFolder(folder), "", *device_, table_, held_->weights);
+  restore(SafetensorsFolder(folder), "", *device_, Layout{table_}, held_->weights);
 }
 
 Inference::~Inference() = default;

@@ -21,16 +21,17 @@ std::string sentence_of(const std::exception& e) {
 }
 
 /// The one place where an error ends the program: rank, host and sentence; the other ranks are ended too.
-int report(const std::exception& e) {
+int report(const std::exception& e, int code) {
   const std::string sentence = sentence_of(e);
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   if (triax::Transport* transport = triax::Transport::current(); transport && transport->size() > 1) {
-    std::cerr << "triax: rank " << transport->rank() << " on " << host << ": " << sentence << std::endl;
-    transport->abort(1);
+    // In one piece: a launcher writes between what comes in several.
+    std::cerr << triax::concat("triax: rank ", transport->rank(), " on ", host, ": ", sentence, "\n") << std::flush;
+    transport->abort(code);
   }
   std::cerr << "triax: " << sentence << std::endl;
-  return 1;
+  return code;
 }
 
 } // namespace
@@ -45,6 +46,8 @@ int main(int argc, char** argv) {
   triax::add_generate(app);
   triax::add_data(app);
   triax::add_bench(app, argv);
+  triax::ExitCodes codes;
+  triax::add_diff(app, codes);
   triax::add_help(app);
   try {
     app.parse(argc, argv);
@@ -54,7 +57,7 @@ int main(int argc, char** argv) {
     std::cerr << triax::refusal(app, e) << std::endl;
     return 2;
   } catch (const std::exception& e) {
-    return report(e);
+    return report(e, codes.error);
   }
-  return 0;
+  return codes.done;
 }

@@ -40,17 +40,22 @@ std::string number(double value, int digits) {
   return text;
 }
 
+RunConfig in_folder(RunConfig config, const std::string& folder) {
+  if (!folder.empty()) config.run.folder = folder;
+  return config;
+}
+
 } // namespace
 
-Run::Run(const RunConfig& config, Transport& transport, const Target& target)
-    : config_(config), transport_(transport),
-      mesh_({int(config.mesh.pod), int(config.mesh.pp), int(config.mesh.dp), int(config.mesh.cp), int(config.mesh.tp)},
-            transport.rank(), transport.size()),
-      target_(target), threads_(choose_threads(config.threads, transport.local_size())),
+Run::Run(const RunConfig& config, Transport& transport, const Target& target, const CaptureOptions& capture)
+    : config_(in_folder(config, capture.folder)), capture_options_(capture), transport_(transport),
+      mesh_(mesh_shape(config), transport.rank(), transport.size(), transport.hosts()), target_(target),
+      threads_(choose_threads(config.threads, transport.local_size())),
       data_(Dataset::open(data_options(config, "train"))),
-      plan_(make_plan(target_, threads_, transport, mesh_, config)), device_(Device::open(target_, threads_)),
+      plan_(make_plan(target_, threads_, transport, mesh_, config, captures())),
+      device_(Device::open(target_, threads_)),
       trainer_((device_->follow(plan_, transport.local_size()), *device_), transport, mesh_, config,
-               choose_dtype(config.train.dtype, target_)),
+               choose_dtype(config.train.dtype, target_), captures()),
       began_(Wall::now()) {
   const int64_t held_out = split_info(config.data.folder, "val").tokens;
   if (held_out > config.data.sequence)
@@ -64,6 +69,7 @@ Run::Run(const RunConfig& config, Transport& transport, const Target& target)
            ": tokenizer.json is not the one that the shards were made with; put it back, or prepare the data again");
   }
   agree_on_plan();
+  check_collectives(mesh_, plan_);
 }
 
 Run::~Run() = default;
@@ -84,6 +90,9 @@ void Run::announce() const {
             << number(double(config_.train.steps * config_.train.global_batch) / double(data_.samples_per_epoch()), 2)
             << " epochs\n";
   print_memory(plan_, std::cout);
+  if (const int hosts = mesh_.hosts_of(kTensorAxes); hosts > 1)
+    std::cout << "mesh   note: tensor-parallel groups span " << hosts
+              << " hosts, and every layer waits for their link; mesh.tp should divide the ranks of a host\n";
   if (!held_out_) std::cout << "no evaluation: " << held_out_problem_ << "\n";
   std::cout << std::flush;
 }
@@ -131,24 +140,26 @@ void Run::start() {
     for (const fs::path& folder : {fs::path(config_.run.folder), fs::path(config_.run.folder) / "checkpoints"})
       if (fs::exists(folder)) clean_leftovers(folder.string());
     log_ = std::make_unique<RunLog>(config_.run.folder, state_.step);
+    receipt_.emplace(config_, mesh_, transport_.local_size(), target_, threads_, trainer_.dtype());
     if (!finished())
       publish_text((fs::path(config_.run.folder) / "run.json").string(), to_json(config_).dump(2) + "\n");
   }
+  if (captures()) capture_ = std::make_unique<CaptureFile>(capture_options_.folder, transport_.rank());
   measure_machine();
   prefetcher_ = std::make_unique<Prefetcher>(data_);
   ask_for_batches();
 }
 
 void Run::measure_machine() {
-  if (target_ != Target{}) return;
+  if (target_ != Target{} || captures()) return;
   transport_.barrier();
   matrix_rate_ = std::max(matrix_rate_, transport_.sum(measure_matrix_rate(trainer_.dtype(), threads_)));
 }
 
 void Run::ask_for_batches() {
-  const int64_t B = config_.train.micro_batch;
+  const int64_t B = micro_batch(config_);
   const int64_t first = state_.samples + prefetcher_->pending() / trainer_.accumulation() * config_.train.global_batch +
-                        mesh_.coordinate(Axis::dp) * trainer_.rank_share();
+                        trainer_.first_of_share();
   for (int64_t m = 0; m < trainer_.accumulation(); ++m) prefetcher_->ask(first + m * B, B);
 }
 
@@ -179,8 +190,13 @@ void Run::update_weights() {
   s.learning_rate = learning_rate(o, state_.step, config_.train.steps);
   s.moment1_scale = float(1 / (1 - std::pow(o.beta1, double(state_.step))));
   s.moment2_scale = float(1 / (1 - std::pow(o.beta2, double(state_.step))));
-  trainer_.train();
+  try {
+    trainer_.train();
+  } catch (const Error& error) {
+    fail(concat("step ", state_.step, ": ", error.what()));
+  }
   std::copy_n(trainer_.scalars(), kStepScalars, scalars_.begin());
+  if (capture_) capture_->write(trainer_);
 }
 
 double Run::mean_step_seconds() const {
@@ -202,6 +218,7 @@ void Run::log_step() {
   if (steps_here_++ > 0) training_seconds_ += step_seconds_; // the first one warms caches and libraries up
   const double loss = mean_loss();
   if (is_first()) {
+    receipt_->step(state_.step, loss);
     if (due(config_.run.log_every) || finished() || !std::isfinite(loss)) {
       Json event{{"event", "step"},
                  {"step", state_.step},
@@ -218,7 +235,7 @@ void Run::log_step() {
     if (steps_here_ == 1)
       for (const std::string& sentence : trainer_.device().comparisons()) log_->say(sentence);
   }
-  DEMAND(std::isfinite(loss), "the loss of step ", state_.step, " is ", loss,
+  DEMAND(captures() || std::isfinite(loss), "the loss of step ", state_.step, " is ", loss,
          "; nothing of it was saved. The last checkpoint in ", config_.run.folder,
          " is whole: lower optimizer.lr or optimizer.clip and go on from it");
 }
@@ -232,15 +249,16 @@ std::string Run::progress_line() const {
                 duration(double(config_.train.steps - state_.step) * mean_step_seconds()), " left");
 }
 
-bool Run::evaluation_due() const { return held_out_ && (due(config_.evaluate.every) || finished()); }
+bool Run::evaluation_due() const { return held_out_ && !captures() && (due(config_.evaluate.every) || finished()); }
 
 void Run::evaluate() {
   measure_machine(); // another sample: the best one counts, since the machine may be shared
-  const int64_t B = config_.train.micro_batch, ranks = mesh_.size(Axis::dp);
+  const int64_t B = micro_batch(config_), ranks = mesh_.size(kDataAxes);
   const int64_t all = held_out_->samples_per_epoch();
   const int64_t samples = config_.evaluate.samples > 0 ? std::min(all, config_.evaluate.samples) : all;
   double nats = 0, tokens = 0, bytes = 0;
-  for (int64_t first = mesh_.coordinate(Axis::dp) * B; first < samples; first += ranks * B) {
+  for (int64_t round = 0; round < samples; round += ranks * B) { // all ranks evaluate as often
+    const int64_t first = round + mesh_.index(kDataAxes) * B;
     const Batch batch = held_out_->batch_once(first, B, samples);
     fill(0, batch);
     trainer_.evaluate();
@@ -248,9 +266,8 @@ void Run::evaluate() {
     tokens += double(trainer_.scalars()[kTokenCount]);
     if (tokenizer_) bytes += double(label_bytes(batch, *tokenizer_));
   }
-  nats = transport_.sum(nats);
-  tokens = transport_.sum(tokens);
-  bytes = transport_.sum(bytes);
+  const bool counts = mesh_.index(kTensorAxes) == 0; // its group has seen the same
+  for (double* sum : {&nats, &tokens, &bytes}) *sum = transport_.sum(counts ? *sum : 0.0);
   held_out_loss_ = nats / tokens;
   bits_per_byte_ = bytes > 0 ? nats / std::numbers::ln2 / bytes : 0;
   if (!is_first()) return;
@@ -261,12 +278,12 @@ void Run::evaluate() {
                    bytes > 0 ? concat(", ", number(bits_per_byte_, 4), " bits per byte") : std::string()));
 }
 
-bool Run::checkpoint_due() const { return due(config_.checkpoint.every) || finished(); }
+bool Run::checkpoint_due() const { return !captures() && (due(config_.checkpoint.every) || finished()); }
 
 void Run::save() {
+  const std::string path = save_checkpoint((fs::path(config_.run.folder) / "checkpoints").string(), transport_,
+                                           trainer_, config_, state_, tokenizer_ ? config_.data.folder : std::string());
   if (is_first()) {
-    const std::string path = save_checkpoint((fs::path(config_.run.folder) / "checkpoints").string(), trainer_, config_,
-                                             state_, tokenizer_ ? config_.data.folder : std::string());
     log_->write({{"event", "checkpoint"}, {"step", state_.step}, {"path", path}});
     log_->say("saved " + path);
   }
@@ -274,6 +291,7 @@ void Run::save() {
 }
 
 void Run::finish() {
+  if (capture_) capture_->close();
   if (!is_first()) return;
   if (steps_here_ == 0)
     return log_->say(
@@ -290,6 +308,7 @@ void Run::finish() {
   if (held_out_ && bits_per_byte_ > 0) summary["bits_per_byte"] = bits_per_byte_;
   summary["matrix_rate"] = matrix_rate_;
   publish_text((fs::path(config_.run.folder) / "summary.json").string(), summary.dump(2) + "\n");
+  receipt_->write((fs::path(config_.run.folder) / kReceiptName).string(), summary);
 }
 
 } // namespace triax

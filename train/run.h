@@ -3,9 +3,11 @@
 #include "data/dataset.h"
 #include "data/prefetch.h"
 #include "data/tokenizer.h"
+#include "train/capture_file.h"
 #include "train/checkpoint.h"
 #include "train/folder_lock.h"
 #include "train/log.h"
+#include "train/receipt.h"
 #include <array>
 #include <optional>
 
@@ -13,12 +15,19 @@ namespace triax {
 
 class Run {
 public:
+  /// What `triax diff` compares: everything goes to `folder`, nothing is evaluated or saved, `steps` steps are run.
+  struct CaptureOptions {
+    std::string folder; ///< empty: a run that captures nothing
+    int64_t steps = 0;
+  };
   /// Opens data and device, plans, and takes the plan's memory. Throws before anything is written.
-  Run(const RunConfig& config, Transport& transport, const Target& target);
+  Run(const RunConfig& config, Transport& transport, const Target& target, const CaptureOptions& capture);
   ~Run();
 
   void start(); ///< weights: random, from Hugging Face files, or a checkpoint's with everything else
-  bool finished() const { return state_.step >= config_.train.steps; }
+  bool finished() const {
+    return state_.step >= config_.train.steps || (captures() && steps_here_ >= capture_options_.steps);
+  }
   void load_batch();     ///< the next global batch's share of this rank, into the step's inputs
   void update_weights(); ///< one planned step
   void log_step();
@@ -29,6 +38,7 @@ public:
   void finish(); ///< summary.json
 
 private:
+  bool captures() const { return !capture_options_.folder.empty(); }
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
   bool is_first() const { return transport_.rank() == 0; }
   void agree_on_plan() const;
@@ -44,6 +54,7 @@ private:
   std::string progress_line() const;
 
   const RunConfig config_;
+  const CaptureOptions capture_options_;
   Transport& transport_;
   const Mesh mesh_;
   const Target target_;
@@ -58,6 +69,8 @@ private:
   std::unique_ptr<Prefetcher> prefetcher_;
   std::unique_ptr<FolderLock> lock_; ///< of rank 0
   std::unique_ptr<RunLog> log_;
+  std::optional<Receipt> receipt_; ///< of rank 0
+  std::unique_ptr<CaptureFile> capture_;
   RunState state_;
   std::array<float, kStepScalars> scalars_{};
   std::chrono::steady_clock::time_point began_, step_began_;

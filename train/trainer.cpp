@@ -1,117 +1,221 @@
 #include "train/trainer.h"
+#include "comm/collective_check.h"
 #include "kernels/adamw.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
+#include "model/planted.h"
+#include <algorithm>
 
 namespace triax {
 namespace {
 
 constexpr int64_t kInputs = 4; ///< tokens, labels, document starts, order
 
-Group data_group(Transport& transport, const Mesh& mesh) {
-  return transport.group("dp", mesh.group({Axis::pod, Axis::dp, Axis::cp}));
+int64_t micro_batches(const RunConfig& c, const Mesh& mesh) {
+  return c.train.global_batch / (micro_batch(c) * mesh.size(kDataAxes));
 }
 
-int64_t micro_batches(const RunConfig& c, const Mesh& mesh) {
-  return c.train.global_batch / (c.train.micro_batch * mesh.size(Axis::dp));
-}
+Cut cut_of(const Mesh& mesh) { return {mesh.size(kTensorAxes), mesh.size(Axis::copy), mesh.size(kDataAxes)}; }
+
+int64_t lanes_of(const RunConfig& c, const Mesh& mesh) { return c.train.repro ? kLanes / mesh.size(kDataAxes) : 1; }
 
 } // namespace
 
-Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const RunConfig& config, Dtype dtype)
-    : device_(device), config_(config), table_(config.model),
-      data_axis_(device, transport, data_group(transport, mesh)), accumulation_(micro_batches(config, mesh)),
-      rows_(config.train.micro_batch * config.data.sequence),
-      weights_(device.persistent("weights", Purpose::weights, dtype, {table_.elements()})),
-      master_(dtype == Dtype::f32
-                  ? Tensor{}
-                  : device.persistent("master weights", Purpose::master, Dtype::f32, {table_.elements()})),
-      gradients_(device.persistent("gradients", Purpose::gradients, Dtype::f32, {table_.elements()})),
-      moment1_(device.persistent("first moments", Purpose::optimizer, Dtype::f32, {table_.elements()})),
-      moment2_(device.persistent("second moments", Purpose::optimizer, Dtype::f32, {table_.elements()})),
+Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const RunConfig& config, Dtype dtype,
+                 bool capture)
+    : device_(device), config_(config), groups_(device, transport, mesh), table_(config.model, cut_of(mesh)),
+      accumulation_(micro_batches(config, mesh)), rows_(micro_batch(config) * config.data.sequence),
+      shards_(groups_, table_, dtype,
+              {ZeroStage(config.zero.stage), lanes_of(config, mesh), accumulation_, config.comm.overlap}),
+      owned_(table_.elements() / shards_.pieces()),
+      master_(dtype == Dtype::f32 ? Tensor{} : floats("master weights", Purpose::master, owned_)),
+      moment1_(floats("first moments", Purpose::optimizer, owned_)),
+      moment2_(floats("second moments", Purpose::optimizer, owned_)),
+      norm_blocks_(floats("norms of blocks", Purpose::gradients, owned_ / kNormBlock)),
+      all_norm_blocks_(shards_.pieces() == 1
+                           ? norm_blocks_
+                           : floats("norms of all blocks", Purpose::gradients, table_.elements() / kNormBlock)),
       host_state_(device.persistent("host step state", Purpose::inputs, Dtype::u8, {sizeof(StepState)}, Space::pinned)),
       host_inputs_(device.persistent("host inputs", Purpose::inputs, Dtype::i32, {accumulation_, kInputs, rows_},
                                      Space::pinned)),
       host_scalars_(device.persistent("host scalars", Purpose::inputs, Dtype::f32, {kStepScalars}, Space::pinned)),
       state_(device.persistent("step state", Purpose::inputs, Dtype::u8, {sizeof(StepState)})),
       inputs_(device.persistent("inputs", Purpose::inputs, Dtype::i32, {accumulation_, kInputs, rows_})),
-      scalars_(device.persistent("scalars", Purpose::inputs, Dtype::f32, {kStepScalars})),
-      decoder_(device, config.model, table_, config.data.sequence, weights_, gradients_),
-      reducer_(device, data_axis_, gradients_, table_.decayed_elements(), config.comm.bucket_mb << 20) {
+      scalars_(device.persistent("scalars", Purpose::inputs, Dtype::f32, {shards_.lane_buffers(), kStepScalars})),
+      decoder_(device, config.model, table_, config.data.sequence, shards_,
+               TensorParallel(device, groups_.along(kTensorAxes), config.comm.tensor_chunks, state_)) {
   decoder_.initialise();
+  if (capture) {
+    capture_ = std::make_unique<Capture>(device, accumulation_, decoder_.observed_bytes(rows_));
+    decoder_.observe([this](const Observed& observed) { capture_->take(observed); });
+  }
+  if (device.is_ghost()) return;
+  state() = StepState{};
+  state().tensor_rank = mesh.index(kTensorAxes);
+  state().shard_rank = int32_t(shards_.index());
+}
+
+Tensor Trainer::floats(const char* name, Purpose purpose, int64_t n) const {
+  return device_.persistent(name, purpose, Dtype::f32, {n});
+}
+
+Layout Trainer::layout() const {
+  return {table_, groups_.mesh().index(kTensorAxes), shards_.pieces(), shards_.index()};
+}
+
+bool Trainer::is_first_owner() const {
+  const Mesh& mesh = groups_.mesh();
+  return mesh.index(kDataAxes) == (shards_.pieces() == 1 ? 0 : mesh.coordinate(Axis::shard));
 }
 
 void Trainer::initialise() {
-  device_.begin("initialise");
+  device_.begin("initialise", Device::Ranks::differ);
   Stream compute = device_.compute();
-  const Tensor& target = master_.empty() ? weights_ : master_;
+  const Tensor& target = master_.empty() ? weights() : master_;
   compute.run(fill(target, 0.0f));
   compute.run(fill(moment1_, 0.0f));
   compute.run(fill(moment2_, 0.0f));
   uint32_t number = 0;
-  for (const Parameter& p : table_.rows()) {
-    const Tensor t = target.slice(0, p.offset, p.size());
-    compute.run(p.init_std > 0 ? normal_fill(t, p.init_std, uint64_t(config_.train.seed), number, 0)
-                               : fill(t, p.init_constant));
-    ++number;
-  }
-  if (!master_.empty()) compute.run(cast(weights_, master_));
+  for (const bool decay : {true, false})
+    for (const Parameter& p : table_.rows()) {
+      if (p.decay != decay) continue;
+      for (const Piece& piece : p.pieces) fill_piece(target, p, piece, number);
+      ++number;
+    }
+  if (!master_.empty()) compute.run(cast(weights(), master_));
   device_.end();
+}
+
+/// What this rank owns of a piece. An element's random number is that of its place in the whole parameter.
+void Trainer::fill_piece(const Tensor& target, const Parameter& p, const Piece& piece, uint32_t number) {
+  const Layout l = layout();
+  const Unit& unit = table_.units()[size_t(p.unit)];
+  const int64_t owned = unit.elements / l.pieces, own_begin = unit.begin + l.index * owned;
+  const int64_t begin = p.offset + piece.first * p.columns, columns = p.columns;
+  const int64_t from = std::max(begin, own_begin),
+                to = std::min(begin + piece.rows_at(l.tensor_rank) * columns, own_begin + owned);
+  if (from >= to) return;
+  const Tensor mine = shards_.piece(target, p.unit);
+  const auto at = [&](int64_t first, int64_t end) { return mine.slice(0, first - own_begin, end - first); };
+  Stream compute = device_.compute();
+  if (p.init_std <= 0) return compute.run(fill(at(from, to), p.init_constant));
+  const auto number_of = [&](int64_t i) {
+    const int64_t row = piece.first_of_all + piece.first_row_at(l.tensor_rank) + (i - begin) / columns;
+    return row * piece.all_columns + p.first_column_at(l.tensor_rank) + (i - begin) % columns;
+  };
+  const auto fill_rows = [&](int64_t first, int64_t end, int64_t width) {
+    if (first < end)
+      compute.run(normal_fill(at(first, end).view({(end - first) / width, width}), p.init_std,
+                              uint64_t(config_.train.seed), number, number_of(first), piece.all_columns));
+  };
+  if (columns == piece.all_columns) return fill_rows(from, to, to - from);
+  // Where a piece of a shard begins or ends within a row: the row's end, whole rows, the last row's beginning.
+  const int64_t whole = std::min(to, begin + (from - begin + columns - 1) / columns * columns);
+  const int64_t last = std::max(whole, begin + (to - begin) / columns * columns);
+  fill_rows(from, whole, whole - from);
+  fill_rows(whole, last, columns);
+  fill_rows(last, to, to - last);
 }
 
 void Trainer::train() {
   device_.begin("train");
+  groups_.begin();
+  shards_.begin_step();
   Stream compute = device_.compute();
-  data_axis_.begin();
   compute.run(copy(state_, host_state_));
   compute.run(copy(inputs_, host_inputs_));
   compute.run(fill(scalars_, 0.0f));
-  compute.run(fill(gradients_, 0.0f));
-
-  // Gradients are taken of the sum of losses over the batch's capacity; finish_gradients turns that into the mean over
-  // counted tokens.
+  if (!device_.is_ghost() && planted_deviation(mesh().rank(), state().step)) compute.run(fill(scalars_, 0.0f));
+  sum_gradients();
+  const Tensor sums = lane_scalars(shards_.lane_buffer());
+  measure_norm(sums);
   const float capacity = float(config_.train.global_batch * config_.data.sequence);
-  for (int64_t m = 0; m < accumulation_; ++m) {
-    const bool last = m + 1 == accumulation_;
-    if (last) reducer_.begin();
-    decoder_.train(device_inputs(m), scalars_, 1 / capacity, [&](int64_t offset) {
-      if (last) reducer_.finished_down_to(offset);
-    });
-  }
-  reducer_.finish(scalars_.slice(0, kLossSum, 2)); // and kTokenCount
-  compute.run(squared_norm(scalars_, gradients_));
-  compute.run(finish_gradients(scalars_, capacity, float(config_.optimizer.clip)));
-  update(0, table_.decayed_elements(), config_.optimizer.weight_decay);
-  update(table_.decayed_elements(), table_.elements(), 0.0);
-  compute.run(copy(host_scalars_, scalars_));
+  compute.run(finish_gradients(sums, capacity, float(config_.optimizer.clip)));
+  update(sums);
+  compute.run(copy(host_scalars_, sums));
   device_.end();
 }
 
-void Trainer::update(int64_t first, int64_t end, double decay) {
-  const auto range = [&](const Tensor& flat) { return flat.empty() ? flat : flat.slice(0, first, end - first); };
+/// Gradients are taken of the sum of losses over the batch's capacity; finish_gradients turns that into the mean over
+/// counted tokens.
+void Trainer::sum_gradients() {
+  const float capacity = float(config_.train.global_batch * config_.data.sequence);
+  for (int64_t m = 0; m < accumulation_; ++m) {
+    shards_.begin_pass(m);
+    const Tensor sums = lane_scalars(shards_.lane_buffer());
+    if (shards_.lane_begins()) device_.compute().run(fill(sums, 0.0f));
+    if (capture_) capture_->begin(m);
+    decoder_.train(device_inputs(m), sums, 1 / capacity);
+    if (shards_.lane_ends())
+      for (int64_t other : shards_.merged()) device_.compute().run(add(sums, lane_scalars(other), sums));
+  }
+  Collectives& data = groups_.along(kDataAxes);
+  data.follow_compute();
+  data.all_reduce(lane_scalars(shards_.lane_buffer()).slice(0, kLossSum, 2)); // and kTokenCount
+  data.compute_follows();
+  shards_.finish_step();
+}
+
+/// Over fixed blocks in the order of the parameters, whoever owns them.
+void Trainer::measure_norm(const Tensor& scalars) {
+  Stream compute = device_.compute();
+  const int64_t pieces = shards_.pieces();
+  const auto blocks_of = [&](const Unit& unit) { return unit.elements / pieces / kNormBlock; };
+  const auto first_of = [&](const Unit& unit) { return unit.begin / pieces / kNormBlock; };
+  for (size_t u = 0; u < table_.units().size(); ++u) {
+    const Unit& unit = table_.units()[u];
+    compute.run(squared_norm(norm_blocks_.slice(0, first_of(unit), blocks_of(unit)), shards_.own_gradients(int(u)),
+                             state_, unit.shared_from, unit.shared_by));
+  }
+  if (pieces > 1) {
+    Collectives& shard = groups_.along({Axis::shard});
+    shard.follow_compute();
+    shard.all_gather(all_norm_blocks_, norm_blocks_);
+    shard.compute_follows();
+  }
+  for (const Unit& unit : table_.units())
+    compute.run(norm_total(
+        scalars, all_norm_blocks_.view({pieces, owned_ / kNormBlock}).slice(1, first_of(unit), blocks_of(unit)),
+        unit.length / kNormBlock));
+  Collectives& tensor = groups_.along(kTensorAxes);
+  tensor.follow_compute();
+  tensor.all_reduce(scalars.slice(0, kGradientNorm2, 1));
+  tensor.compute_follows();
+}
+
+void Trainer::update(const Tensor& scalars) {
   const OptimizerConfig& o = config_.optimizer;
-  device_.compute().run(adamw({.beta1 = float(o.beta1),
-                               .beta2 = float(o.beta2),
-                               .eps = float(o.eps),
-                               .decay = float(decay),
-                               .first = first,
-                               .stochastic = o.stochastic_rounding,
-                               .weights = range(weights_),
-                               .master = range(master_),
-                               .moment1 = range(moment1_),
-                               .moment2 = range(moment2_),
-                               .gradient = range(gradients_),
-                               .state = state_,
-                               .scalars = scalars_}));
+  for (size_t u = 0; u < table_.units().size(); ++u) {
+    const Unit& unit = table_.units()[u];
+    const auto piece = [&](const Tensor& owned) { return shards_.piece(owned, int(u)); };
+    device_.compute().run(adamw({.beta1 = float(o.beta1),
+                                 .beta2 = float(o.beta2),
+                                 .eps = float(o.eps),
+                                 .decay = float(unit.decay ? o.weight_decay : 0.0),
+                                 .first = unit.canonical,
+                                 .shared_from = unit.canonical + unit.shared_from,
+                                 .stochastic = o.stochastic_rounding,
+                                 .weights = piece(weights()),
+                                 .master = piece(master_),
+                                 .moment1 = piece(moment1_),
+                                 .moment2 = piece(moment2_),
+                                 .gradient = shards_.own_gradients(int(u)),
+                                 .state = state_,
+                                 .scalars = scalars}));
+  }
 }
 
 void Trainer::evaluate() {
   device_.begin("evaluate");
+  groups_.begin();
+  shards_.begin_step();
   Stream compute = device_.compute();
+  const Tensor sums = lane_scalars(0);
+  compute.run(copy(state_, host_state_));
   compute.run(copy(inputs_, host_inputs_));
-  compute.run(fill(scalars_, 0.0f));
-  decoder_.evaluate(device_inputs(0), scalars_);
-  compute.run(copy(host_scalars_, scalars_));
+  compute.run(fill(sums, 0.0f));
+  decoder_.evaluate(device_inputs(0), sums);
+  compute.run(copy(host_scalars_, sums));
   device_.end();
 }
 
@@ -121,14 +225,16 @@ void Trainer::record_all() {
   evaluate();
 }
 
-Inputs Trainer::device_inputs(int64_t micro_batch) const {
-  const Tensor all = inputs_.slice(0, micro_batch, 1).view({kInputs, rows_});
+Tensor Trainer::lane_scalars(int64_t buffer) const { return scalars_.slice(0, buffer, 1).view({kStepScalars}); }
+
+Inputs Trainer::device_inputs(int64_t m) const {
+  const Tensor all = inputs_.slice(0, m, 1).view({kInputs, rows_});
   const auto at = [&](int64_t i) { return all.slice(0, i, 1).view({rows_}); };
-  return {config_.train.micro_batch, config_.data.sequence, at(0), at(1), at(2), at(3), config_.data.document_mask};
+  return {micro_batch(config_), config_.data.sequence, at(0), at(1), at(2), at(3), config_.data.document_mask};
 }
 
-Trainer::HostInputs Trainer::inputs(int64_t micro_batch) const {
-  int32_t* at = host_inputs_.data<int32_t>() + micro_batch * kInputs * rows_;
+Trainer::HostInputs Trainer::inputs(int64_t m) const {
+  int32_t* at = host_inputs_.data<int32_t>() + m * kInputs * rows_;
   return {at, at + rows_, at + 2 * rows_, at + 3 * rows_};
 }
 
@@ -146,11 +252,17 @@ Dtype choose_dtype(DTypeChoice choice, const Target& target) {
   return cpu_has_bf16() ? Dtype::bf16 : Dtype::f32;
 }
 
-Plan make_plan(const Target& target, int threads, Transport& transport, const Mesh& mesh, const RunConfig& config) {
+Plan make_plan(const Target& target, int threads, Transport& transport, const Mesh& mesh, const RunConfig& config,
+               bool capture) {
   choose_kernels(config);
   const auto ghost = Device::ghost(target, threads);
-  Trainer(*ghost, transport, mesh, config, choose_dtype(config.train.dtype, target)).record_all();
+  Trainer(*ghost, transport, mesh, config, choose_dtype(config.train.dtype, target), capture).record_all();
   return ghost->plan();
+}
+
+void check_collectives(const Mesh& mesh, const Plan& plan) {
+  const std::vector<const Plan*> all(size_t(mesh.world()), &plan);
+  for (const std::string& fault : collective_faults(mesh, all)) fail(fault);
 }
 
 } // namespace triax

@@ -1,20 +1,24 @@
 // What a run holds on its device, and every kind of step it issues. A ghost device records the same calls: that is the
 // plan.
 #pragma once
-#include "comm/reducer.h"
 #include "kernels/step_state.h"
 #include "model/decoder.h"
+#include "model/shards.h"
+#include "train/capture.h"
 #include "train/config.h"
+#include "train/weights.h"
 
 namespace triax {
 
 class Trainer {
 public:
-  /// `dtype` of weights and activations. Allocates everything persistent, in an order that is the plan's.
-  Trainer(Device& device, Transport& transport, const Mesh& mesh, const RunConfig& config, Dtype dtype);
+  /// `dtype` of weights and activations. Allocates everything persistent, in an order that is the plan's. With
+  /// `capture` each step of training keeps what is to be compared with another run's.
+  Trainer(Device& device, Transport& transport, const Mesh& mesh, const RunConfig& config, Dtype dtype,
+          bool capture = false);
 
   // The kinds of step. Each reads what the host has put in its inputs before.
-  void initialise(); ///< random weights from the seed
+  void initialise(); ///< random weights from the seed; the one kind of step that differs from rank to rank
   void train();      ///< one optimizer step over all micro-batches
   void evaluate();   ///< the loss of the first micro-batch's inputs, summed into scalars
   /// Issues all of them once, on a ghost.
@@ -30,38 +34,57 @@ public:
   const float* scalars() const;
 
   int64_t accumulation() const { return accumulation_; } ///< micro-batches of a step on this rank
-  int64_t rank_share() const { return accumulation_ * config_.train.micro_batch; } ///< sequences of a step on this rank
+  /// The first sequence of this rank's share of a step, and how many they are.
+  int64_t first_of_share() const { return groups_.mesh().index(kDataAxes) * share(); }
+  int64_t share() const { return accumulation_ * micro_batch(config_); }
   const ParamTable& table() const { return table_; }
   Device& device() const { return device_; }
-  Dtype dtype() const { return weights_.dtype; }
+  Dtype dtype() const { return shards_.dtype(); }
 
-  // Flat buffers over the table; `master` is empty where the weights are f32.
-  const Tensor& weights() const { return weights_; }
+  // What this rank owns of the flat buffers over the table, as `layout` says; `master` is empty where weights are f32.
+  Layout layout() const;
+  bool is_first_owner() const; ///< of the ranks that own the same
+  const Tensor& weights() const { return shards_.own_weights(); }
   const Tensor& master() const { return master_; }
-  const Tensor& gradients() const { return gradients_; }
   const Tensor& moment1() const { return moment1_; }
   const Tensor& moment2() const { return moment2_; }
+  const Shards& shards() const { return shards_; }
+  const Mesh& mesh() const { return groups_.mesh(); }
+  const RunConfig& config() const { return config_; }
+  const Capture* capture() const { return capture_.get(); } ///< of the last step; null without
 
 private:
+  Tensor floats(const char* name, Purpose purpose, int64_t n) const;
   Inputs device_inputs(int64_t micro_batch) const;
-  void update(int64_t first, int64_t end, double decay);
+  Tensor lane_scalars(int64_t buffer) const;
+  void sum_gradients();
+  void measure_norm(const Tensor& scalars);
+  void update(const Tensor& scalars);
+  void fill_piece(const Tensor& target, const Parameter& p, const Piece& piece, uint32_t number);
 
   Device& device_;
   const RunConfig config_;
+  Groups groups_;
   ParamTable table_;
-  Collectives data_axis_;
   int64_t accumulation_, rows_; ///< rows_ = B * T of a micro-batch
-  Tensor weights_, master_, gradients_, moment1_, moment2_;
+  Shards shards_;
+  int64_t owned_; ///< elements of the flat buffers of what this rank owns
+  Tensor master_, moment1_, moment2_;
+  Tensor norm_blocks_, all_norm_blocks_;           ///< f32[blocks of what is owned], and of all pieces
   Tensor host_state_, host_inputs_, host_scalars_; ///< pinned
-  Tensor state_, inputs_, scalars_;
+  Tensor state_, inputs_, scalars_;                ///< scalars_ f32[lane buffers, kStepScalars]
   Decoder decoder_;
-  BucketReducer reducer_;
+  std::unique_ptr<Capture> capture_;
 };
 
 /// bf16 where asked for, or on `automatic` where the target multiplies it in hardware; f32 otherwise.
 Dtype choose_dtype(DTypeChoice choice, const Target& target);
 
 /// All kinds of step of this run on `target`, as seen by the transport's rank: recorded, checked, packed.
-Plan make_plan(const Target& target, int threads, Transport& transport, const Mesh& mesh, const RunConfig& config);
+Plan make_plan(const Target& target, int threads, Transport& transport, const Mesh& mesh, const RunConfig& config,
+               bool capture = false);
+
+/// Throws what is wrong with the collectives of ranks that all issue this plan.
+void check_collectives(const Mesh& mesh, const Plan& plan);
 
 } // namespace triax

@@ -1,6 +1,6 @@
-// cuDNN's attention as an implementation beside our own: kernels.attention=cudnn. Its library is opened when first
-// used, so that a binary with it runs where there is none. Deterministic; without document boundaries, which its masks
-// do not know.
+// cuDNN's attention as an implementation beside our own: what kernels.attention=auto is on a GPU where the run can use
+// it (attention.cpp). Its library is opened when first used, so that a binary with it runs where there is none.
+// Deterministic; without document boundaries, which its masks do not know.
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include "kernels/attention_shape.h"
@@ -22,14 +22,15 @@ namespace fe = cudnn_frontend;
 using GraphTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 void check(fe::error_t error, const Op& op) {
-  if (error.is_bad()) fail(concat("cuDNN: ", error.get_message(), " in ", op.describe()));
+  if (error.is_bad())
+    fail(concat("cuDNN: ", error.get_message(), " in ", op.describe(), "; kernels.attention=triax does without it"));
 }
 
 cudnnHandle_t handle_for(cudaStream_t stream) {
   static cudnnHandle_t handle = [] {
     fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
-    DEMAND(fe::cudnn_dlhandle, "kernels.attention is 'cudnn', and cuDNN 9 is not to be found (", dlerror(),
-           "); install it, put its folder into LD_LIBRARY_PATH, or leave kernels.attention out");
+    DEMAND(fe::cudnn_dlhandle, "attention is to run by cuDNN 9, which is not to be found (", dlerror(),
+           "); install it, put its folder into LD_LIBRARY_PATH, or set kernels.attention=triax");
     cudnnHandle_t made = nullptr;
     const cudnnStatus_t status = fe::detail::create_handle(&made);
     DEMAND(status == CUDNN_STATUS_SUCCESS, "cuDNN does not start: ", fe::detail::get_error_string(status));
@@ -86,7 +87,7 @@ void finish(Graph& g, cudnnHandle_t handle, const Op& op, int64_t planned) {
   check(g.graph.build(handle, {fe::HeurMode_t::A}), op);
   check(g.graph.get_workspace_size(g.workspace), op);
   DEMAND(g.workspace <= planned, "cuDNN asks for ", g.workspace, " bytes of workspace for ", op.describe(), ", and ",
-         planned, " were planned; leave kernels.attention out");
+         planned, " were planned; set kernels.attention=triax");
 }
 
 void build_forward(Graph& g, const Op& op, const AttentionAttributes& a) {

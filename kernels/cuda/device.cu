@@ -1,4 +1,4 @@
-// A GPU as a device: a CUDA stream for each stream, and a thread for the communication stream, whose collectives are
+// A GPU as a device: a CUDA stream for each stream, and a thread for each stream of collectives, which are
 // made by the host and therefore need finished data.
 #include "kernels/device.h"
 #include "kernels/host_memory.h"
@@ -100,7 +100,7 @@ public:
     transfers_ = create_stream(greatest);
   }
   ~CudaBackend() override {
-    worker_.reset();
+    for (auto& worker : workers_) worker.reset();
     for (cudaEvent_t event : events_) cudaEventDestroy(event);
     for (cudaEvent_t event : fences_) cudaEventDestroy(event);
     for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
@@ -144,7 +144,7 @@ public:
       if (op.handle) check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(context.native_stream)), op.kind->name);
       launch(op, context);
     };
-    stream == StreamId::communication ? push(task) : task();
+    has_thread(stream) ? push(stream, task) : task();
   }
 
   void record(StreamId stream, int32_t event) override {
@@ -154,25 +154,25 @@ public:
     }
     recorders_[size_t(event)] = stream;
     const cudaEvent_t handle = events_[size_t(event)];
-    if (stream != StreamId::communication)
-      return check_cuda(cudaEventRecord(handle, native(stream)), "cudaEventRecord");
-    push([this, handle, event, generation = generation_] {
-      check_cuda(cudaEventRecord(handle, native(StreamId::communication)), "cudaEventRecord");
+    if (!has_thread(stream)) return check_cuda(cudaEventRecord(handle, native(stream)), "cudaEventRecord");
+    push(stream, [this, handle, event, stream, generation = generation_] {
+      check_cuda(cudaEventRecord(handle, native(stream)), "cudaEventRecord");
       recorded_.set(event, generation);
     });
   }
 
   void wait(StreamId stream, int32_t event) override {
-    const auto task = [handle = events_[size_t(event)], stream = native(stream)] {
-      check_cuda(cudaStreamWaitEvent(stream, handle, 0), "cudaStreamWaitEvent");
+    // CUDA takes an event that was not yet recorded for one that is over, so the recorder's thread must have come to
+    // it.
+    const StreamId recorder = recorders_[size_t(event)];
+    const bool must_wait = has_thread(recorder) && recorder != stream;
+    const auto task = [this, event, must_wait, stream, handle = events_[size_t(event)], generation = generation_] {
+      if (must_wait) recorded_.wait(event, generation);
+      check_cuda(cudaStreamWaitEvent(native(stream), handle, 0), "cudaStreamWaitEvent");
     };
-    if (stream == StreamId::communication) return push(task); // its thread recorded the event itself, or it is recorded
-    if (recorders_[size_t(event)] == StreamId::communication) {
-      // CUDA takes an event that was not yet recorded for one that is over, so the thread must have come to it first.
-      recorded_.wait(event, generation_);
-      if (failed_) synchronize();
-    }
+    if (has_thread(stream)) return push(stream, task);
     task();
+    if (must_wait && failed_) synchronize();
   }
 
   void fence() override {
@@ -210,14 +210,18 @@ private:
   }
   cudaStream_t native(StreamId stream) const { return streams_[size_t(stream)]; }
   void drain() {
-    if (worker_) worker_->drain();
+    for (auto& worker : workers_)
+      if (worker) worker->drain();
   }
-  void push(std::function<void()> task) {
-    if (!worker_) {
-      worker_ = std::make_unique<Worker>();
-      push([this] { check_cuda(cudaSetDevice(device_), "cudaSetDevice"); }); // each thread has its own current device
+  /// The streams of collectives, which block their issuer where MPI is the transport.
+  static bool has_thread(StreamId stream) { return stream == StreamId::communication || stream == StreamId::exchange; }
+  void push(StreamId stream, std::function<void()> task) {
+    auto& worker = workers_[size_t(stream)];
+    if (!worker) {
+      worker = std::make_unique<Worker>();
+      push(stream, [this] { check_cuda(cudaSetDevice(device_), "cudaSetDevice"); }); // each thread has its own
     }
-    worker_->push([this, task = std::move(task)] {
+    worker->push([this, task = std::move(task)] {
       try {
         task();
       } catch (...) {
@@ -235,9 +239,9 @@ private:
   std::vector<cudaEvent_t> events_;  ///< by number; used again in every step
   std::vector<StreamId> recorders_;  ///< the stream that recorded it last
   uint64_t generation_ = 1;          ///< of the step; see Events
-  Events recorded_;                  ///< those of the communication stream that its thread has come to
+  Events recorded_;                  ///< those of streams with a thread that it has come to
   std::atomic<bool> failed_ = false;
-  std::unique_ptr<Worker> worker_; // last: it ends first
+  std::array<std::unique_ptr<Worker>, kStreams> workers_; // last: they end first
 };
 
 std::unique_ptr<Backend> open_cuda(const Target& target) { return std::make_unique<CudaBackend>(target); }

@@ -91,6 +91,7 @@ public:
 // ---- what the operation in progress declares (declared.cpp) ----
 
 bool is_declared();
+extern Moved moved_bytes; ///< by the operation in progress
 /// May the bytes be touched so?
 bool allowed(uintptr_t at, size_t bytes, Touch how);
 std::string describe_undeclared(uintptr_t at, size_t bytes, Touch how); ///< where they may not

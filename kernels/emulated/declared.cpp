@@ -4,6 +4,9 @@
 #include <algorithm>
 
 namespace triax::emulation {
+
+Moved moved_bytes;
+
 namespace {
 
 /// A tensor as runs of bytes without a gap: `count[d]` steps of `step[d]` bytes, the largest first.
@@ -65,6 +68,7 @@ Declared::Declared(const Op& op, const Tensor& scratch) {
     boxes.back().name = concat("the scratch of ", op.kind->name);
   }
   active = true;
+  moved_bytes = {};
   counts.first_of_operation = counts.blocks + 1;
 }
 
@@ -74,6 +78,8 @@ Declared::~Declared() {
 }
 
 bool is_declared() { return active; }
+
+Moved moved() { return moved_bytes; }
 
 bool allowed(uintptr_t at, size_t bytes, Touch how) {
   if (!active) return true;

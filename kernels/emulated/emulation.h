@@ -32,6 +32,13 @@ public:
   Declared& operator=(const Declared&) = delete;
 };
 
+/// Bytes of global memory that threads load and store: every access counts, whatever a cache would spare.
+struct Moved {
+  int64_t read = 0, written = 0;
+};
+/// By the last operation that an emulated device ran, or that was declared; nothing but with the race detector.
+Moved moved();
+
 struct Schedule {
   Order order = Order::forward;
   uint64_t seed = 0;

@@ -165,6 +165,10 @@ void touch(const void* address, size_t bytes, Touch how, const void* caller) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(address);
   const Memory memory = memory_of(at, bytes, how, caller);
   if (memory == Memory::skip) return;
+  if (memory == Memory::global) {
+    if (how != Touch::write) moved_bytes.read += int64_t(bytes);
+    if (how != Touch::read) moved_bytes.written += int64_t(bytes);
+  }
   const bool shared = memory == Memory::shared, atomic = how == Touch::atomic;
   const Thread& own = *block.current;
   const Seen now{reinterpret_cast<uintptr_t>(caller), own.number, atomic, counts.blocks, block.barriers,

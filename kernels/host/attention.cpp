@@ -1,5 +1,6 @@
 // Causal attention on the host by blocked products in f32 (Dao et al. 2022, arXiv 2205.14135, with the roles of rows
-// and lanes exchanged). Bound by the rate of f32 multiply-adds.
+// and lanes exchanged). Bound by the rate of f32 multiply-adds; but s and dp, whose factors are given, are products of
+// bf16 where these are, and the CPU has them: that rounds nothing more.
 //
 // A tile of 64 queries lies across the lanes of the vectors: scores are kept as s[key][query], so that the softmax of a
 // query is a plain loop over keys without sums across lanes, and all products have one form,
@@ -67,6 +68,13 @@ void multiply_scores(float* s, const float* x, float* y, const Queries& t, int64
   for (int64_t q = 0; q < kQ; q += step)
     multiply({s + q, kQ}, {x, W, 1}, {y + q, kQ}, least(keys, q + step), step, W, false);
 }
+/// s[keys, kQ] = factor x[keys, W] y[W, kQ], of pairs.
+void multiply_scores(float* s, const int32_t* x, const int32_t* y, const Queries& t, int64_t key, int64_t keys,
+                     int64_t W, float factor) {
+  const int64_t step = step_of(t, key);
+  for (int64_t q = 0; q < kQ; q += step)
+    multiply_pairs({s + q, kQ}, {x, W / 2}, {y + q, kQ}, least(keys, q + step), step, W / 2, factor);
+}
 /// sum[W, kQ] += x[keys, W]^T s[keys, kQ].
 void sum_over_keys(float* sum, const float* x, float* s, const Queries& t, int64_t key, int64_t keys, int64_t W) {
   const int64_t step = step_of(t, key);
@@ -91,6 +99,7 @@ template <class T> struct Arguments {
   const T* dout;
   T* dqkv;
   int64_t qkv_pitch, out_pitch, dout_pitch, dqkv_pitch;
+  bool pairs; ///< are s and dp products of pairs of bf16?
   const T* in(int64_t row, int64_t head) const { return qkv + row * qkv_pitch + head * shape.head_width; }
   T* gradient(int64_t row, int64_t head) const { return dqkv + row * dqkv_pitch + head * shape.head_width; }
   float* lse_of(int64_t b, int64_t h, int64_t t) const { return lse + (b * shape.heads + h) * shape.sequence + t; }
@@ -135,11 +144,16 @@ struct Softmax {
   float lse(int64_t q) const { return total[q] > 0.0f ? (largest[q] + log2f(total[q])) * kLn2 : -INFINITY; }
 };
 
-/// Whole sequences of keys and values as f32, for all tiles of the group.
-template <class T> void load_keys(const Arguments<T>& a, int64_t row, int64_t g, float* k, float* v) {
-  const auto& s = a.shape;
-  widen(k, s.sequence, a.W, a.in(row, s.heads + g), a.qkv_pitch, s.sequence, s.head_width);
-  widen(v, s.sequence, a.W, a.in(row, s.heads + s.kv_heads + g), a.qkv_pitch, s.sequence, s.head_width);
+/// Memory of floats that holds pairs.
+int32_t* words(float* at) { return reinterpret_cast<int32_t*>(at); }
+const int32_t* words(const float* at) { return reinterpret_cast<const int32_t*>(at); }
+
+/// A whole sequence of a head's keys or values as f32, for all tiles of the group.
+template <class T> void load_keys(const Arguments<T>& a, int64_t row, int64_t head, float* to) {
+  widen(to, a.shape.sequence, a.W, a.in(row, head), a.qkv_pitch, a.shape.sequence, a.shape.head_width);
+}
+template <class T> void load_pairs(const Arguments<T>& a, int64_t row, int64_t head, float* to) {
+  pairs_of(words(to), a.shape.sequence, a.W, a.in(row, head), a.qkv_pitch, a.shape.sequence, a.shape.head_width);
 }
 
 /// x *= factor, for all of count floats.
@@ -153,14 +167,22 @@ template <class T> void forward_tile(const Arguments<T>& a, int64_t b, int64_t h
   float* const q = tiles;
   float* const o = q + kQ * W;
   float* const s = o + kQ * W;
-  widen(o, kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
-  transpose(q, o, kQ, W);
-  scale(q, a.shape.scale * kLog2E, kQ * W);
+  if (a.pairs) {
+    pairs_of(words(o), kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
+    transpose(q, o, kQ, W / 2);
+  } else {
+    widen(o, kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
+    transpose(q, o, kQ, W);
+    scale(q, a.shape.scale * kLog2E, kQ * W);
+  }
   memset(o, 0, size_t(kQ * W) * sizeof(float));
   Softmax softmax;
   for (int64_t key = t.begin(); key < t.end(); key += kK) {
     const int64_t keys = least(kK, t.end() - key);
-    multiply_scores(s, k + key * W, q, t, key, keys, W);
+    if (a.pairs)
+      multiply_scores(s, words(k) + key * W / 2, words(q), t, key, keys, W, a.shape.scale * kLog2E);
+    else
+      multiply_scores(s, k + key * W, q, t, key, keys, W);
     if (t.masks(key, keys))
       softmax.add<true>(s, keys, key, t);
     else
@@ -180,7 +202,11 @@ template <class T> void forward_group(const Arguments<T>& a, int64_t unit, float
   const auto& shape = a.shape;
   const int64_t b = unit / shape.kv_heads, g = unit % shape.kv_heads, group = shape.heads / shape.kv_heads;
   const int64_t row = b * shape.sequence, size = shape.sequence * a.W;
-  load_keys(a, row, g, scratch, scratch + size);
+  if (a.pairs)
+    load_pairs(a, row, shape.heads + g, scratch);
+  else
+    load_keys(a, row, shape.heads + g, scratch);
+  load_keys(a, row, shape.heads + shape.kv_heads + g, scratch + size);
   for (int64_t h = g * group; h < (g + 1) * group; ++h)
     for (int64_t first = 0; first < shape.sequence; first += kQ)
       forward_tile(a, b, h, Queries(a.start + row, first, shape), scratch, scratch + size, scratch + 2 * size);
@@ -192,7 +218,9 @@ struct Tiles {
   float *q, *q_rows, *dout, *dout_rows, *dq; ///< q, dout, dq [W, kQ]; rows [kQ, W]; q_rows are times the scale
   float *p, *dp;                             ///< [kK, kQ]
   alignas(64) float lse[kQ], delta[kQ];      ///< lse in base 2; delta: rows of dout times rows of out
-  Tiles(float* scratch, int64_t sequence, int64_t tile) {
+  int64_t half;                              ///< where pairs of v take the first half of it, those of k the second
+  float* k_pairs() const { return v + half; }
+  Tiles(float* scratch, int64_t sequence, int64_t tile) : half(sequence / 2) {
     const auto take = [&](int64_t floats) {
       scratch += floats;
       return scratch - floats;
@@ -224,9 +252,16 @@ template <class T> void load_queries(const Arguments<T>& a, int64_t b, int64_t h
   widen(x.q_rows, kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
   widen(x.dout_rows, kQ, W, a.dout + row * a.dout_pitch + h * D, a.dout_pitch, t.count, D);
   scale(x.q_rows, a.shape.scale, kQ * W);
-  transpose(x.q, x.q_rows, kQ, W);
-  transpose(x.dout, x.dout_rows, kQ, W);
-  scale(x.q, kLog2E, kQ * W);
+  if (a.pairs) {
+    pairs_of(words(x.dq), kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
+    transpose(x.q, x.dq, kQ, W / 2);
+    pairs_of(words(x.dq), kQ, W, a.dout + row * a.dout_pitch + h * D, a.dout_pitch, t.count, D);
+    transpose(x.dout, x.dq, kQ, W / 2);
+  } else {
+    transpose(x.q, x.q_rows, kQ, W);
+    transpose(x.dout, x.dout_rows, kQ, W);
+    scale(x.q, kLog2E, kQ * W);
+  }
   for (int64_t i = 0; i < kQ; ++i) x.lse[i] = x.delta[i] = 0.0f;
   for (int64_t i = 0; i < t.count; ++i) {
     x.lse[i] = *a.lse_of(b, h, t.first + i) * kLog2E;
@@ -241,8 +276,13 @@ template <class T> void backward_tile(const Arguments<T>& a, int64_t b, int64_t 
   memset(x.dq, 0, size_t(kQ * W) * sizeof(float));
   for (int64_t key = t.begin(); key < t.end(); key += kK) {
     const int64_t keys = least(kK, t.end() - key), at = key * W;
-    multiply_scores(x.p, x.k + at, x.q, t, key, keys, W);
-    multiply_scores(x.dp, x.v + at, x.dout, t, key, keys, W);
+    if (a.pairs) {
+      multiply_scores(x.p, words(x.k_pairs()) + at / 2, words(x.q), t, key, keys, W, a.shape.scale * kLog2E);
+      multiply_scores(x.dp, words(x.v) + at / 2, words(x.dout), t, key, keys, W, 1.0f);
+    } else {
+      multiply_scores(x.p, x.k + at, x.q, t, key, keys, W);
+      multiply_scores(x.dp, x.v + at, x.dout, t, key, keys, W);
+    }
     if (t.masks(key, keys))
       differentiate<true>(x, keys, key, t);
     else
@@ -262,7 +302,13 @@ template <class T> void backward_group(const Arguments<T>& a, int64_t unit, floa
   const int64_t b = unit / shape.kv_heads, g = unit % shape.kv_heads, group = shape.heads / shape.kv_heads;
   const int64_t row = b * shape.sequence, D = shape.head_width;
   Tiles x(scratch, shape.sequence * a.W, kQ * a.W);
-  load_keys(a, row, g, x.k, x.v);
+  load_keys(a, row, shape.heads + g, x.k);
+  if (a.pairs) {
+    load_pairs(a, row, shape.heads + shape.kv_heads + g, x.v);
+    load_pairs(a, row, shape.heads + g, x.k_pairs());
+  } else {
+    load_keys(a, row, shape.heads + shape.kv_heads + g, x.v);
+  }
   memset(x.dk, 0, 2 * size_t(shape.sequence * a.W) * sizeof(float)); // and dv behind it
   for (int64_t h = g * group; h < (g + 1) * group; ++h)
     for (int64_t first = 0; first < shape.sequence; first += kQ)
@@ -300,6 +346,7 @@ template <class T> Arguments<T> arguments(const AttentionAttributes& shape, cons
   a.start = start.data<int32_t>();
   a.qkv_pitch = qkv.stride[0];
   a.out_pitch = out.stride[0];
+  a.pairs = sizeof(T) == 2 && a.W % (2 * kLanes) == 0 && multiplies_pairs();
   return a;
 }
 

@@ -1,0 +1,90 @@
+// Weights, gradients and their sums over the data axes, for every ZeRO stage (Rajbhandari et al. 2020): what a rank
+// holds of each unit, when the rest is gathered, and when gradients are reduced.
+#pragma once
+#include "comm/collective.h"
+#include "model/parameters.h"
+#include <deque>
+
+namespace triax {
+
+/// What is cut over the `shard` axis: nothing; the optimizer's state; gradients too; weights too.
+enum class ZeroStage { none, optimizer, gradients, weights };
+
+/// The micro-batches of a step are passes. `lanes` of equally many passes are summed apart and then over a fixed tree;
+/// more than one makes sums independent of how many ranks share the lanes.
+class Shards final : public Parameters {
+public:
+  struct Options {
+    ZeroStage stage = ZeroStage::none;
+    int64_t lanes = 1, passes = 1;
+    bool overlap = true; ///< false: the compute stream waits for every exchange
+  };
+  /// Allocates weights and gradients. With more than one lane, gradients are held whole whatever the stage.
+  Shards(Groups& groups, const ParamTable& table, Dtype dtype, const Options& options);
+
+  /// A step begins: every unit's weights are what its owners hold.
+  void begin_step();
+  void begin_pass(int64_t pass);
+  /// All gradients of the step are in `own_gradients`, for the compute stream.
+  void finish_step();
+
+  Dtype dtype() const override { return own_weights_.dtype; }
+  Tensor weights(int unit, int next) override;
+  void done(int unit) override;
+  Tensor gradients(int unit) override;
+  void finished(int unit) override;
+
+  /// This rank's piece of a unit, [elements / pieces], of a buffer with that many elements of each unit.
+  Tensor piece(const Tensor& buffer, int unit) const;
+  int64_t pieces() const { return pieces_; }
+  int64_t index() const { return scatter_.group().index(); } ///< of this rank's piece
+  /// What this rank owns: [elements of the table / pieces].
+  const Tensor& own_weights() const { return own_weights_; }
+  Tensor own_gradients(int unit) const; ///< after finish_step
+  Tensor gradient_sums() const;         ///< of all units, as own_weights
+
+  // Lanes: sums beside the gradients go the same way. Buffer `lane_buffer` takes this pass's; when a lane ends,
+  // those of `merged` are added to it, one after the other.
+  int64_t lane_buffers() const { return lane_buffers_; }
+  int64_t lane_buffer() const { return current_; }
+  bool lane_begins() const { return pass_ % passes_per_lane_ == 0; }
+  bool lane_ends() const { return (pass_ + 1) % passes_per_lane_ == 0; }
+  const std::vector<int64_t>& merged() const { return merged_; }
+
+private:
+  bool last_pass() const { return pass_ + 1 == passes_; }
+  const Unit& unit(int u) const { return table_.units()[size_t(u)]; }
+  void fetch(int unit);
+  void reduce(int unit, const Tensor& sum);
+  void sum_shared(int unit, const Tensor& gradients);
+  void sum_over_rest(const Tensor& piece);
+  Tensor lane(int64_t buffer, int unit) const;
+
+  Groups& groups_;
+  Device& device_;
+  const ParamTable& table_;
+  const ZeroStage stage_;
+  Collectives &scatter_, &rest_; ///< over which units are cut, and over which the pieces' gradients are summed
+  const int64_t passes_, passes_per_lane_;
+  const int64_t pieces_, lane_buffers_;
+  const bool overlap_;
+  const bool cut_gradients_; ///< reduced to this rank's piece after every pass
+  Tensor own_weights_, whole_weights_;
+  Tensor lanes_;    ///< f32[lane buffers, elements]; absent where gradients are cut
+  Tensor own_sums_; ///< f32[elements / pieces]; absent where that is all, in one lane buffer
+
+  int64_t pass_ = 0, current_ = 0;
+  std::vector<int64_t> waiting_; ///< by level of the tree, the buffer whose sum waits there; -1: none
+  std::vector<int64_t> merged_;
+  struct Fetched {
+    Allocation held;
+    Tensor tensor;
+    Event there;
+    bool awaited = false;
+  };
+  std::vector<std::unique_ptr<Fetched>> fetched_; ///< by unit
+  std::vector<Allocation> partial_;               ///< by unit: this pass's gradients, where they are cut
+  std::deque<Event> reducing_;                    ///< of such buffers, oldest first
+};
+
+} // namespace triax

@@ -1,0 +1,87 @@
+"""What the tests of layouts share: a training by name of its layout, and what must agree between two."""
+from tensors import assert_same_first_gradients
+from triax_runs import Runs, run
+
+STEPS = 20
+# Odd on purpose: a vocabulary that no number of ranks divides, fewer key/value heads than ranks.
+MODELS = {
+    "llama": {"family": "llama", "width": 48, "layers": 2, "heads": 8, "kv_heads": 2, "head_width": 8, "mlp": 96, "vocabulary": 401},
+    "gpt2": {"family": "gpt2", "width": 64, "layers": 2, "heads": 8, "kv_heads": 8, "mlp": 128, "vocabulary": 403},
+    "qwen2": {"family": "llama", "width": 48, "layers": 2, "heads": 8, "kv_heads": 1, "head_width": 8, "mlp": 96, "vocabulary": 407,
+              "qkv_bias": True},
+    "qwen3": {"family": "llama", "width": 48, "layers": 2, "heads": 8, "kv_heads": 4, "head_width": 8, "mlp": 96, "vocabulary": 405,
+              "qk_norm": True, "tied": True},
+}
+REPRESENTATIVE = [("llama", {"dp": 2, "zero": 2}), ("llama", {"tp": 4, "chunks": 2}), ("gpt2", {"tp": 2}),
+                  ("qwen3", {"dp": 2, "tp": 2, "zero": 3, "accumulate": 2})]
+WHOLE = ([("llama", {"dp": 2, "zero": z, "accumulate": a}) for z in (0, 1, 2, 3) for a in (1, 2)]
+         + [("llama", {"dp": 4, "zero": z, "group": 2}) for z in (1, 2, 3)]
+         + [(m, {"tp": t, "chunks": c}) for m in MODELS for t, c in ((2, 1), (4, 1), (8, 2))]
+         + [("llama", {"dp": 2, "tp": 2, "order": "pod,tp,pp,cp,dp", "zero": 1})]
+         + [(m, {"dp": 2, "tp": 4, "zero": z, "chunks": 2, "accumulate": 2}) for m in MODELS for z in (0, 2, 3)]
+         + [("llama", {"dp": 8, "tp": 2, "zero": 3, "group": 4}), ("gpt2", {"dp": 4, "tp": 4, "zero": 1, "chunks": 2}),
+            ("qwen3", {"dp": 16, "zero": 3}), ("qwen3", {"dp": 2, "tp": 8, "zero": 2})])
+
+
+def title(layout):
+    return "_".join(f"{key}{value}".replace(",", "-") for key, value in sorted(layout.items())) or "one"
+
+
+class Layouts(Runs):
+    def train(self, model, layout, steps=STEPS, dtype="f32", repro=False, **more):
+        """The name of the run; the same layout is trained once."""
+        name = f"{model}_{dtype}_{'repro_' if repro else ''}{steps}_{title(layout)}" + more.pop("suffix", "")
+        if (self.folder / name).exists():
+            return name
+        dp, tp = layout.get("dp", 1), layout.get("tp", 1)
+        micro_batch = layout.get("micro_batch", 16 // dp // layout.get("accumulate", 1))
+        mesh = {"dp": dp, "tp": tp, **({"order": layout["order"]} if "order" in layout else {})}
+        run("train", self.config(name, model={**MODELS[model], "context": 32}, data={"sequence": 16}, mesh=mesh,
+                                 zero={"stage": layout.get("zero", 0), "group": layout.get("group", 0)},
+                                 comm={"tensor_chunks": layout.get("chunks", 1)},
+                                 train={"steps": steps, "global_batch": 16, "micro_batch": micro_batch, "dtype": dtype, "repro": repro},
+                                 optimizer={"lr": 1e-3, "warmup_steps": 0, **more.pop("optimizer", {})}, evaluate={"every": 0}, **more),
+            ranks=dp * tp)
+        return name
+
+    def check(self, layouts, losses=1e-4):
+        """First gradients as everywhere; losses and gradient norms over STEPS within `losses`."""
+        worst = {"loss": 0, "gradient_norm": 0}
+        for model, layout in layouts:
+            with self.subTest(model=model, layout=layout):
+                one, many = (self.train(model, l, steps=1) for l in ({}, layout))
+                assert_same_first_gradients(self, self.checkpoint(one, 1), self.checkpoint(many, 1))
+                one, many = (self.log(self.train(model, l)) for l in ({}, layout))
+                self.assertEqual((len(one), len(many)), (STEPS, STEPS))
+                for a, b in zip(one, many):
+                    self.assertEqual(a["counted_tokens"], b["counted_tokens"])
+                    for key in worst:
+                        worst[key] = max(worst[key], abs(b[key] / a[key] - 1))
+                        self.assertAlmostEqual(b[key] / a[key], 1, delta=losses, msg=f"{key} of step {a['step']}")
+        print(f"{len(layouts)} layouts, {STEPS} steps: losses within {worst['loss']:.1e}, gradient norms within "
+              f"{worst['gradient_norm']:.1e}", flush=True)
+
+    def check_bf16(self, layouts):
+        """A layout may round where one rank does not (partial sums of tensor-parallel ranks travel in bf16), but not more
+        than bf16 itself does: its losses and norms over 20 steps lie no further from one rank's than twice what lies
+        between one rank's bf16 and f32, which must itself be small (2^-10 and 2^-6: bf16 keeps 8 bits, a loss averages
+        over 240 tokens)."""
+        def furthest(a, b, key):
+            return max(abs(y[key] / x[key] - 1) for x, y in zip(a, b, strict=True))
+
+        for model, layout in layouts:
+            with self.subTest(model=model, layout=layout):
+                one, many = (self.log(self.train(model, l, dtype="bf16")) for l in ({}, layout))
+                exact = self.log(self.train(model, {}))
+                for key, most in (("loss", 2**-10), ("gradient_norm", 2**-6)):
+                    rounding = furthest(exact, one, key)
+                    self.assertLess(rounding, most, key)
+                    self.assertLessEqual(furthest(one, many, key), 2 * rounding, key)
+
+    def check_repro(self, layouts, dtype, model="llama", **more):
+        names = [self.train(model, layout, dtype=dtype, repro=True, **more) for layout in layouts]
+        first = self.log(names[0])
+        for name in names[1:]:
+            for a, b in zip(first, self.log(name)):
+                self.assertEqual((a["loss"], a["gradient_norm"]), (b["loss"], b["gradient_norm"]), f"{name}, step {a['step']}")
+            self.assert_same_files(self.checkpoint(names[0], STEPS), self.checkpoint(name, STEPS))

@@ -1,0 +1,29 @@
+// What a step computes, kept for `triax diff`: copies to the host that are part of the planned step.
+#pragma once
+#include "kernels/device.h"
+#include "model/decoder.h"
+
+namespace triax {
+
+class Capture {
+public:
+  /// Room for `bytes` of observed tensors of each micro-batch (Decoder::observed_bytes), pinned.
+  Capture(Device& device, int64_t micro_batches, int64_t bytes);
+  /// The next micro-batch's tensors follow; the first one's take the place of the step before.
+  void begin(int64_t micro_batch);
+  void take(const Observed& observed); ///< issues the copy
+
+  struct Taken {
+    Observed observed; ///< its tensor is the copy, there once the step is done
+    int64_t micro_batch;
+  };
+  const std::vector<Taken>& taken() const { return taken_; } ///< in the order of the step
+
+private:
+  Device& device_;
+  Tensor kept_; ///< u8[micro-batches, bytes]
+  int64_t micro_batch_ = 0, used_ = 0;
+  std::vector<Taken> taken_;
+};
+
+} // namespace triax
