@@ -14,13 +14,12 @@ MODELS = {
 }
 REPRESENTATIVE = [("llama", {"dp": 2, "zero": 2}), ("llama", {"tp": 4, "chunks": 2}), ("gpt2", {"tp": 2}),
                   ("qwen3", {"dp": 2, "tp": 2, "zero": 3, "accumulate": 2})]
-WHOLE = ([("llama", {"dp": 2, "zero": z, "accumulate": a}) for z in (0, 1, 2, 3) for a in (1, 2)]
-         + [("llama", {"dp": 4, "zero": z, "group": 2}) for z in (1, 2, 3)]
-         + [(m, {"tp": t, "chunks": c}) for m in MODELS for t, c in ((2, 1), (4, 1), (8, 2))]
+WHOLE = ([("llama", {"dp": 2, "zero": z}) for z in (0, 1, 2, 3)] + [("llama", {"dp": 2, "zero": 2, "accumulate": 2})]
+         + [("llama", {"dp": 4, "zero": z, "group": 2}) for z in (1, 3)]
+         + [("llama", {"tp": 2}), ("llama", {"tp": 4, "chunks": 2}), ("gpt2", {"tp": 4}), ("qwen2", {"tp": 8, "chunks": 2}), ("qwen3", {"tp": 4})]
          + [("llama", {"dp": 2, "tp": 2, "order": "pod,tp,pp,cp,dp", "zero": 1})]
-         + [(m, {"dp": 2, "tp": 4, "zero": z, "chunks": 2, "accumulate": 2}) for m in MODELS for z in (0, 2, 3)]
-         + [("llama", {"dp": 8, "tp": 2, "zero": 3, "group": 4}), ("gpt2", {"dp": 4, "tp": 4, "zero": 1, "chunks": 2}),
-            ("qwen3", {"dp": 16, "zero": 3}), ("qwen3", {"dp": 2, "tp": 8, "zero": 2})])
+         + [(m, {"dp": 2, "tp": 4, "zero": z, "chunks": 2, "accumulate": 2}) for m, z in (("llama", 0), ("gpt2", 2), ("qwen2", 3), ("qwen3", 3))]
+         + [("llama", {"dp": 8, "tp": 2, "zero": 3, "group": 4}), ("gpt2", {"dp": 4, "tp": 4, "zero": 1, "chunks": 2}), ("qwen3", {"dp": 16, "zero": 3})])
 
 
 def title(layout):
