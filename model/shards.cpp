@@ -20,8 +20,9 @@ Shards::Shards(Groups& groups, const ParamTable& table, Dtype dtype, const Optio
       scatter_(groups.along(scattered_axes(o.stage))),
       rest_(groups.along(Axes(kDataAxes.bits() & ~scattered_axes(o.stage).bits()))), passes_(o.passes),
       passes_per_lane_(o.passes / o.lanes), pieces_(scatter_.size()), lane_buffers_(std::bit_width(uint64_t(o.lanes))),
-      overlap_(o.overlap), cut_gradients_(o.lanes == 1 && pieces_ > 1 && o.stage >= ZeroStage::gradients) {
-  ENSURE(o.lanes > 0 && o.passes % o.lanes == 0, o.passes, " passes in ", o.lanes, " lanes");
+      overlap_(o.overlap), cut_gradients_(!o.fixed_order && pieces_ > 1 && o.stage >= ZeroStage::gradients) {
+  ENSURE(o.lanes > 0 && o.passes % o.lanes == 0 && (o.lanes == 1 || o.fixed_order), o.passes, " passes in ", o.lanes,
+         " lanes");
   const int64_t all = table.elements(), mine = all / pieces_;
   own_weights_ = device_.persistent("weights", Purpose::weights, dtype, {mine});
   if (pieces_ > 1 && stage_ != ZeroStage::weights)

@@ -17,9 +17,10 @@ public:
   struct Options {
     ZeroStage stage = ZeroStage::none;
     int64_t lanes = 1, passes = 1;
-    bool overlap = true; ///< false: the compute stream waits for every exchange
+    bool fixed_order = false; ///< a lane's passes are summed before ranks' are: gradients are held whole at any stage
+    bool overlap = true;      ///< false: the compute stream waits for every exchange
   };
-  /// Allocates weights and gradients. With more than one lane, gradients are held whole whatever the stage.
+  /// Allocates weights and gradients.
   Shards(Groups& groups, const ParamTable& table, Dtype dtype, const Options& options);
 
   /// A step begins: every unit's weights are what its owners hold.

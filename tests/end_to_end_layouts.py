@@ -33,7 +33,7 @@ class EndToEndLayouts(Layouts):
             self.assertIn(words, str(refused.exception))
 
     def test_repro(self):
-        self.check_repro([{}, {"dp": 2, "zero": 2, "micro_batch": 2}, {"dp": 4, "zero": 3}], "f32")
+        self.check_repro([{}, {"dp": 2, "zero": 2, "micro_batch": 2}, {"dp": 8, "zero": 3}], "f32")
 
 
 if __name__ == "__main__":
