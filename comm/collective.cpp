@@ -19,55 +19,36 @@ constexpr int64_t kStage = int64_t(1) << 24;
 
 Collectives::Call& call_of(const Op& op) { return *static_cast<Collectives::Call*>(op.handle); }
 
-void all_gather_on_host(const Op& op, const LaunchContext&) {
-  Collectives::Call& call = call_of(op);
-  call.transport->all_gather(op[1].data<std::byte>(), op[0].data<std::byte>(), op[1].bytes(), call.group);
-}
+/// Transport::all_gather or all_to_all.
+using Exchange = void (Transport::*)(const void* mine, void* all, int64_t bytes_each, const Group& group);
 
-void all_to_all_on_host(const Op& op, const LaunchContext&) {
+template <Exchange exchange> void on_host(const Op& op, const LaunchContext&) {
   Collectives::Call& call = call_of(op);
-  call.transport->all_to_all(op[1].data<std::byte>(), op[0].data<std::byte>(), op[0].bytes() / call.group.size(),
-                             call.group);
+  const int64_t bytes_each = op[0].bytes() / call.group.size();
+  (call.transport->*exchange)(op[1].data<std::byte>(), op[0].data<std::byte>(), bytes_each, call.group);
 }
 
 /// The stream's thread has waited for the data: device to host, exchange, host to device, a part of each piece at a
-/// time. `pieces` is how many a rank sends.
-template <class Exchange> void staged(const Op& op, int64_t pieces, const Exchange& exchange) {
+/// time.
+template <Exchange exchange> void staged(const Op& op, const LaunchContext&) {
   Collectives::Call& call = call_of(op);
   const int64_t size = call.group.size(), bytes = op[0].bytes() / size, part = std::max<int64_t>(kStage / size, 1);
+  call.sent.resize(size_t(size * part));
+  call.received.resize(size_t(size * part));
   for (int64_t at = 0; at < bytes; at += part) {
-    const int64_t n = std::min(part, bytes - at);
-    const auto transfer = [&](std::vector<std::byte>& stage, const Tensor& t, int64_t count, bool to_device) {
-      stage.resize(size_t(size * part));
-      for (int64_t r = 0; r < count; ++r) {
-        const uint64_t there = t.address + uint64_t(r * bytes + at), here = uint64_t(stage.data() + r * n);
-        to_device ? call.device->transfer(there, here, n) : call.device->transfer(here, there, n);
-      }
-    };
-    transfer(call.sent, op[1], pieces, false);
-    exchange(call, n);
-    transfer(call.received, op[0], size, true);
+    const int64_t n = std::min(part, bytes - at), pieces = op[1].bytes() / bytes;
+    const auto there = [&](const Tensor& t, int64_t r) { return t.address + uint64_t(r * bytes + at); };
+    const auto here = [&](std::vector<std::byte>& stage, int64_t r) { return uint64_t(stage.data() + r * n); };
+    for (int64_t r = 0; r < pieces; ++r) call.device->transfer(here(call.sent, r), there(op[1], r), n);
+    (call.transport->*exchange)(call.sent.data(), call.received.data(), n, call.group);
+    for (int64_t r = 0; r < size; ++r) call.device->transfer(there(op[0], r), here(call.received, r), n);
   }
 }
 
-void all_gather_staged(const Op& op, const LaunchContext&) {
-  staged(op, 1, [](Collectives::Call& c, int64_t n) {
-    c.received.resize(size_t(c.group.size() * n));
-    c.transport->all_gather(c.sent.data(), c.received.data(), n, c.group);
-  });
-}
-
-void all_to_all_staged(const Op& op, const LaunchContext&) {
-  staged(op, call_of(op).group.size(), [](Collectives::Call& c, int64_t n) {
-    c.received.resize(size_t(c.group.size() * n));
-    c.transport->all_to_all(c.sent.data(), c.received.data(), n, c.group);
-  });
-}
-
-const LaunchRegistration kRegistrations[] = {{"host", "all_gather", all_gather_on_host},
-                                             {"host", "all_to_all", all_to_all_on_host},
-                                             {"cuda", "all_gather", all_gather_staged},
-                                             {"cuda", "all_to_all", all_to_all_staged}};
+const LaunchRegistration kRegistrations[] = {{"host", "all_gather", on_host<&Transport::all_gather>},
+                                             {"host", "all_to_all", on_host<&Transport::all_to_all>},
+                                             {"cuda", "all_gather", staged<&Transport::all_gather>},
+                                             {"cuda", "all_to_all", staged<&Transport::all_to_all>}};
 
 } // namespace
 
@@ -92,6 +73,10 @@ void Collectives::compute_follows() {
 }
 
 void Collectives::issue(const OpKind& kind, const Tensor& out, const Tensor& in, const Place& place) {
+  if (size() == 1) {
+    if (out.address != in.address) call_.device->compute().run(copy(out, in), place);
+    return;
+  }
   Op op(kind);
   op.write(out).read(in).set(CollectiveAttributes{group().axes().bits(), sequence_++, size()});
   op.handle = &call_;
@@ -101,15 +86,13 @@ void Collectives::issue(const OpKind& kind, const Tensor& out, const Tensor& in,
 void Collectives::all_gather(const Tensor& out, const Tensor& in, const Place& place) {
   ENSURE(out.dense() && in.dense() && out.dtype == in.dtype && out.size() == in.size() * size(), "all_gather of ",
          in.describe(), " into ", out.describe(), " over ", size(), " ranks");
-  if (size() > 1) return issue(kAllGather, out, in, place);
-  if (out.address != in.address) call_.device->compute().run(copy(out, in), place);
+  issue(kAllGather, out, in, place);
 }
 
 void Collectives::all_to_all(const Tensor& out, const Tensor& in, const Place& place) {
   ENSURE(out.dense() && in.dense() && out.dtype == in.dtype && out.size() == in.size() && out.size() % size() == 0,
          "all_to_all of ", in.describe(), " into ", out.describe(), " over ", size(), " ranks");
-  if (size() > 1) return issue(kAllToAll, out, in, place);
-  if (out.address != in.address) call_.device->compute().run(copy(out, in), place);
+  issue(kAllToAll, out, in, place);
 }
 
 void Collectives::reduce_scatter(const Tensor& out, const Tensor& in, bool accumulate, const Place& place) {

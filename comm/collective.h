@@ -35,6 +35,12 @@ public:
   // stream before is waited for by `follow_compute`, what was issued here by `compute_follows`.
   void follow_compute();
   void compute_follows();
+  /// Both, around what `issue` issues here.
+  template <class Issue> void in_line(const Issue& issue) {
+    follow_compute();
+    issue();
+    compute_follows();
+  }
 
   /// out [size, n] = every rank's in [n], which may be its own place in `out`.
   void all_gather(const Tensor& out, const Tensor& in, const Place& place = Place::current());

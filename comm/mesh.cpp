@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 #include <sstream>
+#include <utility>
 
 namespace triax {
 namespace {
@@ -16,6 +17,10 @@ std::vector<Axis> axes_of(const std::string& word) {
   if (word == "cp") return {Axis::cp};
   if (word == "tp") return {Axis::tp, Axis::copy};
   return {};
+}
+
+std::array<std::pair<const char*, int>, 5> named_sizes_of(const MeshShape& s) {
+  return {{{"pod", s.pod}, {"pp", s.pp}, {"dp", s.dp}, {"cp", s.cp}, {"tp", s.tp}}};
 }
 
 std::array<Axis, kAxes> parse_order(const std::string& order) {
@@ -46,7 +51,7 @@ std::string Axes::name() const {
 
 std::string MeshShape::arithmetic() const {
   std::string text;
-  for (const auto& [name, size] : {std::pair{"pod", pod}, {"pp", pp}, {"dp", dp}, {"cp", cp}, {"tp", tp}})
+  for (const auto& [name, size] : named_sizes_of(*this))
     if (size > 1) text += concat(text.empty() ? "" : " x ", name, " ", size);
   return text.empty() ? "dp 1" : text;
 }
@@ -54,7 +59,7 @@ std::string MeshShape::arithmetic() const {
 Mesh::Mesh(const MeshShape& s, int rank, int world, const std::vector<int>& nodes)
     : order_(parse_order(s.order)), rank_at_(size_t(std::max(world, 0))), nodes_(nodes), arithmetic_(s.arithmetic()),
       rank_(rank), world_(world) {
-  for (const auto& [name, size] : {std::pair{"pod", s.pod}, {"pp", s.pp}, {"dp", s.dp}, {"cp", s.cp}, {"tp", s.tp}})
+  for (const auto& [name, size] : named_sizes_of(s))
     DEMAND(size >= 1, "mesh.", name, " is ", size, "; an axis has at least size 1");
   DEMAND(s.ranks() == world, "the mesh ", arithmetic_, " has ", s.ranks(), " ranks, but ", world,
          world == 1 ? " was" : " were", " launched; set mesh.* so that the product of the axes is ", world,

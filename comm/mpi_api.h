@@ -9,7 +9,6 @@ namespace triax {
 struct MpiApi {
   using Communicator = void*;
   using Request = void*;
-  enum class Type : int { f32, f64 };
 
   const char* (*initialise)(); ///< null, or why it failed
   int (*rank)();
@@ -18,7 +17,7 @@ struct MpiApi {
   int (*local_first)(); ///< the lowest of them
   Communicator (*world)();
   Communicator (*communicator)(const int* ranks, int count); ///< collective among these ranks of the world
-  Request (*all_reduce)(void* data, int64_t count, Type type, Communicator); ///< sum, in place
+  Request (*sum)(double* value, Communicator);               ///< over all ranks, in place
   /// Bitwise or of all ranks' data, at the root.
   Request (*combine)(void* data, int64_t bytes, int root, Communicator);
   Request (*broadcast)(void* data, int64_t bytes, int root, Communicator);

@@ -42,10 +42,6 @@ const char* initialise() {
   return provided >= MPI_THREAD_FUNNELED ? nullptr : "this MPI library has no thread support (MPI_THREAD_FUNNELED)";
 }
 
-MPI_Datatype type_of(MpiApi::Type type) { return type == MpiApi::Type::f32 ? MPI_FLOAT : MPI_DOUBLE; }
-
-int64_t bytes_of(MpiApi::Type type) { return type == MpiApi::Type::f32 ? 4 : 8; }
-
 /// Starts `start(offset, count, request)` for every piece of a long buffer.
 template <class Start> MpiApi::Request in_pieces(int64_t count, Start start) {
   auto* requests = new Requests;
@@ -103,13 +99,11 @@ const MpiApi kApi{
       MPI_Group_free(&all);
       return comm;
     },
-    .all_reduce =
-        [](void* data, int64_t count, MpiApi::Type type, MpiApi::Communicator comm) {
-          return in_pieces(count, [&](int64_t at, int n, MPI_Request* request) {
-            MPI_Iallreduce(MPI_IN_PLACE, static_cast<char*>(data) + at * bytes_of(type), n, type_of(type), MPI_SUM,
-                           comm_of(comm), request);
-          });
-        },
+    .sum = [](double* value, MpiApi::Communicator comm) -> MpiApi::Request {
+      auto* requests = new Requests{MPI_REQUEST_NULL};
+      MPI_Iallreduce(MPI_IN_PLACE, value, 1, MPI_DOUBLE, MPI_SUM, comm_of(comm), requests->data());
+      return requests;
+    },
     .combine =
         [](void* data, int64_t bytes, int root, MpiApi::Communicator comm) {
           const bool is_root = rank_in(comm_of(comm)) == root;

@@ -237,7 +237,7 @@ void Transport::combine(void* data, int64_t bytes, int root) {
 }
 
 double Transport::sum(double value) {
-  complete([&] { return mpi_->all_reduce(&value, 1, MpiApi::Type::f64, mpi_->world()); });
+  complete([&] { return mpi_->sum(&value, mpi_->world()); });
   return value;
 }
 

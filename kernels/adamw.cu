@@ -109,7 +109,8 @@ template <int Block, int V> __global__ void __launch_bounds__(Block)
   const int64_t shared = a.shared_from - state->shard_rank * n;
   const int64_t split = shared < begin ? begin : shared > end ? end : shared;
   float total = sum_of_squares<Block, V>(x, begin, split);
-  if (split < end) total += sum_of_squares < Block, kIsHost ? V : 1 > (x, split, end) / float(a.shared_by);
+  constexpr int kBehind = kIsHost ? V : 1; // `split` lies anywhere
+  if (split < end) total += sum_of_squares<Block, kBehind>(x, split, end) / float(a.shared_by);
   total = block_sum<Block>(total);
   if (threadIdx.x == 0) blocks[blockIdx.x] = total;
 }

@@ -152,17 +152,25 @@ template <int Block> __global__ void __launch_bounds__(Block)
   }
 }
 
+constexpr int kRowBlock = kBlock<512>; ///< threads of a row of logits
+
+/// Calls go(logits, width), the width that of vectors where all rows of z[rows, columns] may be read by them.
+template <class Go> void with_logits(const Tensor& z, const Go& go) {
+  with_float_type(z.dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr int V = kVector<T, 256>;
+    T* const logits = z.data<T>();
+    kIsHost || (z.stride[0] % V == 0 && wide(logits)) ? go(logits, Width<V>{}) : go(logits, Width<1>{});
+  });
+}
+
 static void launch_cross_entropy(const Op& op, const LaunchContext& context) {
   const auto a = op.get<CrossEntropyAttributes>();
   const int64_t rows = op[1].dim[0], classes = op[1].dim[1], stride = op[1].stride[0];
   if (rows == 0) return;
-  with_float_type(op[1].dtype, [&](auto element) {
-    using T = decltype(element);
-    constexpr int B = kBlock<512>, V = kVector<T, 256>;
-    T* logits = op[1].data<T>();
-    launch(context, dim3(unsigned(rows)), dim3(B), 0,
-           kIsHost || (stride % V == 0 && wide(logits)) ? &cross_entropy_kernel<B, V, T>
-                                                        : &cross_entropy_kernel<B, 1, T>,
+  with_logits(op[1], [&](auto* logits, auto width) {
+    launch(context, dim3(unsigned(rows)), dim3(kRowBlock), 0,
+           &cross_entropy_kernel<kRowBlock, decltype(width)::value, std::remove_pointer_t<decltype(logits)>>,
            op[0].data<float>(), logits, op[2].data<int32_t>(), stride, classes, a.scale, a.backward != 0);
   });
 }
@@ -170,13 +178,9 @@ static void launch_cross_entropy(const Op& op, const LaunchContext& context) {
 static void launch_softmax_statistics(const Op& op, const LaunchContext& context) {
   const int64_t rows = op[1].dim[0], columns = op[1].dim[1], stride = op[1].stride[0];
   if (rows == 0) return;
-  with_float_type(op[1].dtype, [&](auto element) {
-    using T = decltype(element);
-    constexpr int B = kBlock<512>, V = kVector<T, 256>;
-    const T* logits = op[1].data<T>();
-    launch(context, dim3(unsigned(rows)), dim3(B), 0,
-           kIsHost || (stride % V == 0 && wide(logits)) ? &softmax_statistics_kernel<B, V, T>
-                                                        : &softmax_statistics_kernel<B, 1, T>,
+  with_logits(op[1], [&](auto* logits, auto width) {
+    launch(context, dim3(unsigned(rows)), dim3(kRowBlock), 0,
+           &softmax_statistics_kernel<kRowBlock, decltype(width)::value, std::remove_pointer_t<decltype(logits)>>,
            op[0].data<float>(), logits, op[2].data<int32_t>(), op[3].data<StepState>(), stride, columns,
            op.get<PartsAttributes>().classes);
   });
@@ -185,13 +189,9 @@ static void launch_softmax_statistics(const Op& op, const LaunchContext& context
 static void launch_cross_entropy_parts(const Op& op, const LaunchContext& context) {
   const int64_t rows = op[1].dim[0], columns = op[1].dim[1], stride = op[1].stride[0];
   if (rows == 0) return;
-  with_float_type(op[1].dtype, [&](auto element) {
-    using T = decltype(element);
-    constexpr int B = kBlock<512>, V = kVector<T, 256>;
-    T* logits = op[1].data<T>();
-    launch(context, dim3(unsigned(rows)), dim3(B), 0,
-           kIsHost || (stride % V == 0 && wide(logits)) ? &cross_entropy_parts_kernel<B, V, T>
-                                                        : &cross_entropy_parts_kernel<B, 1, T>,
+  with_logits(op[1], [&](auto* logits, auto width) {
+    launch(context, dim3(unsigned(rows)), dim3(kRowBlock), 0,
+           &cross_entropy_parts_kernel<kRowBlock, decltype(width)::value, std::remove_pointer_t<decltype(logits)>>,
            op[0].data<float>(), logits, op[2].data<int32_t>(), op[3].data<float>(), op[4].data<StepState>(), stride,
            columns, op[3].dim[0], op.get<PartsAttributes>());
   });

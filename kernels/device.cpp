@@ -22,8 +22,6 @@ using What = Instruction::What;
 constexpr uint64_t kGhostPersistent = uint64_t(1) << 44;
 constexpr uint64_t kGhostTransient = uint64_t(1) << 52;
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 bool same(const Tensor& a, const Tensor& b) {
   return a.address == b.address && a.dim == b.dim && a.stride == b.stride && a.rank == b.rank && a.dtype == b.dtype &&
          a.space == b.space;
@@ -317,6 +315,13 @@ Device::Choice& Device::choice_of(const Op& op) {
   return choice;
 }
 
+Device::Choice& Device::planned_choice(const Op& op) {
+  const Instruction& issued = following_->instructions[issued_ - 1];
+  Choice*& choice = planned_choices_[&following_->signatures[size_t(issued.index)]];
+  if (!choice) choice = &choice_of(op);
+  return *choice;
+}
+
 void Device::run(StreamId stream, const Op& op, const Place& place) {
   if (!backend_) return record_op(stream, op, place);
   throw_violation();
@@ -324,7 +329,7 @@ void Device::run(StreamId stream, const Op& op, const Place& place) {
   Allocation scratch;
   if (const int64_t bytes = scratch_of(op)) scratch = allocate("workspace", Purpose::workspace, Dtype::u8, {bytes});
   if (following_) hold_to_plan(hash_of(op, stream, base_), op.kind->name, &op);
-  Choice& choice = choice_of(op);
+  Choice& choice = following_ ? planned_choice(op) : choice_of(op);
   if (!plan_ || !choice.reference || choice.compared == kComparedLaunches)
     return backend_->launch(stream, choice.launch, op, *scratch);
   ++choice.compared;

@@ -141,6 +141,7 @@ private:
     double difference = 0; ///< the largest of those compared
   };
   Choice& choice_of(const Op& op);
+  Choice& planned_choice(const Op& op);   ///< of the instruction that was issued last; found once a signature
   void compare_choices(const Plan& plan); ///< on random data
 
   Target target_;
@@ -162,6 +163,7 @@ private:
   bool in_step_ = false;
   std::exception_ptr violation_;                                    ///< by a release at the end of a scope
   std::map<std::pair<const OpKind*, std::string>, Choice> choices_; ///< by kind and implementation
+  std::unordered_map<const Signature*, Choice*> planned_choices_;   ///< of plan_
   struct Owned {
     Space space;
     uint64_t address;

@@ -21,39 +21,31 @@ template <int Block, int V, class T, bool Positions> __global__ void __launch_bo
                              const T* __restrict__ positions, int64_t period, int64_t C, Vocabulary vocabulary) {
   const int64_t row = blockIdx.x, first = vocabulary.first(), entry = tokens[row] - first;
   T* out = y + row * C;
-  const bool adds = Positions && first == 0; // the rank that holds token 0
-  if (!vocabulary.has(entry) && !adds) {
-    each<Block, V>(0, C, [=](auto width, int64_t i) {
-      constexpr int W = decltype(width)::value;
-      for (int k = 0; k < W; ++k) out[i + k] = to<T>(0.0f);
-    });
-    return;
-  }
-  if (Positions && (!vocabulary.has(entry) || !adds)) {
-    const T* only = vocabulary.has(entry) ? table + entry * C : positions + row % period * C;
-    each<Block, V>(0, C, [=](auto width, int64_t i) {
-      constexpr int W = decltype(width)::value;
-      for (int k = 0; k < W; ++k) out[i + k] = only[i + k];
-    });
-    return;
-  }
-  const T* from = table + entry * C;
-  const T* position = Positions ? positions + row % period * C : nullptr;
+  const T* const from = vocabulary.has(entry) ? table + entry * C : nullptr;
+  // The rank that holds token 0 adds the positions.
+  const T* const position = Positions && first == 0 ? positions + row % period * C : nullptr;
   if (!vocabulary.state && row + kRowsAhead < gridDim.x) fetch_row(table + int64_t(tokens[row + kRowsAhead]) * C, C);
-  each<Block, V>(0, C, [=](auto width, int64_t i) {
-    constexpr int W = decltype(width)::value;
-    if constexpr (Positions) {
+  if (from && position) {
+    each<Block, V>(0, C, [=](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
       float v[W], p[W];
       load<W>(v, from + i);
       load<W>(p, position + i);
       for (int k = 0; k < W; ++k) v[k] += p[k];
       store<W>(out + i, v);
-    } else { // on the host tiles as well: one memcpy of a row is half as fast
+    });
+  } else if (const T* const only = from ? from : position) {
+    each<Block, V>(0, C, [=](auto width, int64_t i) { // on the host tiles as well: one memcpy of a row is half as fast
+      constexpr int W = decltype(width)::value;
       T v[W];
-      memcpy(v, from + i, sizeof(v));
+      memcpy(v, only + i, sizeof(v));
       memcpy(out + i, v, sizeof(v));
-    }
-  });
+    });
+  } else {
+    each<Block, V>(0, C, [=](auto width, int64_t i) {
+      for (int k = 0; k < decltype(width)::value; ++k) out[i + k] = to<T>(0.0f);
+    });
+  }
 }
 
 /// out[column ...] += the rows of x that `row_of(0 .. count)` names, in this order.

@@ -35,6 +35,7 @@ struct Buffer {
   int64_t offset = -1; ///< in the arena of its space, once packed
 };
 constexpr int64_t kAlignment = 256;
+constexpr int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// An operand's place: a buffer of the program (>= 0) or a persistent one (~index), and bytes from its start.
 struct Reference {

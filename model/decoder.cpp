@@ -63,10 +63,9 @@ void Decoder::initialise() {
 }
 
 void Decoder::train(const Inputs& in, const Tensor& scalars, float scale) {
-  const int vectors = table_.find(Role::final_norm)->unit, embedding = table_.find(Role::embedding)->unit;
   std::vector<Kept> kept(static_cast<size_t>(config_.layers));
   Final final = forward(in, kept, true);
-  dvectors_ = parameters_.gradients(vectors);
+  dvectors_ = parameters_.gradients(vector_unit());
   Allocation dhidden = losses(in, final.hidden, scalars, scale, true);
   show(kFinalNorm, -1, true, Parted::rows, dhidden);
   if (!config_.tied) parameters_.finished(head_unit());
@@ -81,16 +80,14 @@ void Decoder::train(const Inputs& in, const Tensor& scalars, float scale) {
     layer_backward(l, in, std::move(kept[size_t(l)]), dstream);
     layer_finished(l);
   }
-  parameters_.done(vectors);
+  parameters_.done(vector_unit());
   embed_backward(in, dstream);
-  parameters_.finished(embedding);
-  parameters_.finished(vectors);
+  parameters_.finished(embedding_unit());
+  parameters_.finished(vector_unit());
 }
 
 int64_t Decoder::observed_bytes(int64_t rows) const {
-  const auto bytes = [](int64_t n, Dtype dtype) {
-    return (n * bytes_of(dtype) + kAlignment - 1) / kAlignment * kAlignment;
-  };
+  const auto bytes = [](int64_t n, Dtype dtype) { return aligned(n * bytes_of(dtype)); };
   const int64_t stream = bytes(rows / tensor_.size() * config_.width, dtype_);
   const int64_t layer = 2 * stream + bytes(rows * heads_ * config_.head_width, dtype_) + bytes(rows * mlp_, dtype_);
   return 2 * (config_.layers * layer + 2 * stream) + bytes(rows, Dtype::f32);
@@ -100,7 +97,7 @@ void Decoder::evaluate(const Inputs& in, const Tensor& scalars) {
   std::vector<Kept> kept(2);
   const Final final = forward(in, kept, false);
   losses(in, final.hidden, scalars, 0.0f, false);
-  parameters_.done(table_.find(Role::final_norm)->unit);
+  parameters_.done(vector_unit());
 }
 
 void Decoder::predict(const Inputs& in, const Tensor& rows, const Tensor& logits) {
@@ -109,14 +106,13 @@ void Decoder::predict(const Inputs& in, const Tensor& rows, const Tensor& logits
   const Allocation last = activations("rows to predict from", rows.dim[0], config_.width);
   device_.compute().run(embedding_forward(last, rows, final.hidden, {})); // a table look-up is a gather of rows
   const Tensor unit = parameters_.weights(head_unit(), -1);
-  tensor_.columns(logits, last, outside(unit, config_.tied ? Role::embedding : Role::head), {});
+  tensor_.columns(logits, last, outside(unit, head_role()), {});
   parameters_.done(head_unit());
-  parameters_.done(table_.find(Role::final_norm)->unit);
+  parameters_.done(vector_unit());
 }
 
 void Decoder::embed(const Inputs& in, const Tensor& stream) {
-  const int unit = table_.find(Role::embedding)->unit;
-  const Tensor weights = parameters_.weights(unit, layer_unit(0));
+  const Tensor weights = parameters_.weights(embedding_unit(), layer_unit(0));
   const Tensor positions = first_positions(outside(weights, Role::positions), in);
   const auto look_up = [&](const Tensor& to) {
     device_.compute().run(
@@ -129,11 +125,11 @@ void Decoder::embed(const Inputs& in, const Tensor& stream) {
     look_up(part);
     tensor_.scatter(stream, part);
   }
-  parameters_.done(unit);
+  parameters_.done(embedding_unit());
 }
 
 void Decoder::embed_backward(const Inputs& in, const Tensor& dstream) {
-  const Tensor gradients = parameters_.gradients(table_.find(Role::embedding)->unit);
+  const Tensor gradients = parameters_.gradients(embedding_unit());
   const auto whole = tensor_.gather(dstream);
   device_.compute().run(embedding_backward(outside(gradients, Role::embedding),
                                            first_positions(outside(gradients, Role::positions), in), whole, in.tokens,
@@ -144,7 +140,7 @@ Decoder::Final Decoder::forward(const Inputs& in, std::vector<Kept>& kept, bool 
   const int64_t N = own_rows(in), C = config_.width;
   Tensor stream;
   Allocation branch;
-  vectors_ = parameters_.weights(table_.find(Role::final_norm)->unit, table_.find(Role::embedding)->unit);
+  vectors_ = parameters_.weights(vector_unit(), embedding_unit());
   for (int64_t l = 0; l < config_.layers; ++l) {
     Kept& k = kept[size_t(keep ? l : l % 2)];
     k = {};
@@ -245,9 +241,9 @@ void Decoder::layer_backward(int64_t l, const Inputs& in, Kept k, const Tensor& 
 
 Allocation Decoder::losses(const Inputs& in, const Tensor& hidden, const Tensor& scalars, float scale, bool backward) {
   const int64_t N = in.batch * in.sequence, C = config_.width;
-  const Role role = config_.tied ? Role::embedding : Role::head;
-  const Tensor head = outside(parameters_.weights(head_unit(), backward ? layer_unit(config_.layers - 1) : -1), role);
-  const Tensor dhead = backward ? outside(parameters_.gradients(head_unit()), role) : Tensor{};
+  const Tensor unit = parameters_.weights(head_unit(), backward ? layer_unit(config_.layers - 1) : -1);
+  const Tensor head = outside(unit, head_role());
+  const Tensor dhead = backward ? outside(parameters_.gradients(head_unit()), head_role()) : Tensor{};
   const int64_t V = head.dim[0], rows = std::min(N, chunk_rows(V, dtype_));
   Stream compute = device_.compute();
   const auto whole = tensor_.gather(hidden);
@@ -319,7 +315,7 @@ void Decoder::layer_finished(int64_t l) {
 
 int Decoder::bias_unit(int64_t l) const {
   const Parameter* bias = table_.find(Role::qkv_bias, l);
-  return bias && bias->unit != table_.find(Role::final_norm)->unit ? bias->unit : -1;
+  return bias && bias->unit != vector_unit() ? bias->unit : -1;
 }
 
 AttentionShape Decoder::attention_shape(const Inputs& in, int64_t layer) const {

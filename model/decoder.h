@@ -90,7 +90,10 @@ private:
   int bias_unit(int64_t l) const; ///< of biases that stand alone; -1: with the other vectors
   Tensor outside(const Tensor& unit, Role role) const { return view_of(unit, table_, table_.find(role)); }
   int layer_unit(int64_t l) const { return table_.find(Role::qkv, l)->unit; }
-  int head_unit() const { return table_.find(config_.tied ? Role::embedding : Role::head)->unit; }
+  Role head_role() const { return config_.tied ? Role::embedding : Role::head; }
+  int head_unit() const { return table_.find(head_role())->unit; }
+  int embedding_unit() const { return table_.find(Role::embedding)->unit; }
+  int vector_unit() const { return table_.find(Role::final_norm)->unit; }
   int64_t own_rows(const Inputs& in) const { return in.batch * in.sequence / tensor_.size(); }
   AttentionShape attention_shape(const Inputs& in, int64_t layer) const;
   Allocation activations(const char* name, int64_t rows, int64_t columns);

@@ -133,8 +133,7 @@ int kv_copies(const ModelConfig& c, int tensor) {
   return int(tensor / common);
 }
 
-ParamTable::ParamTable(const ModelConfig& config, Cut cut)
-    : config_(config), cut_(cut), rows_(Rows(config_, cut_).all()) {
+ParamTable::ParamTable(const ModelConfig& config, Cut cut) : cut_(cut), rows_(Rows(config, cut).all()) {
   index_.assign(size_t(config.layers + 1) * kRoles, -1);
   for (size_t i = 0; i < rows_.size(); ++i)
     index_[size_t(rows_[i].layer + 1) * kRoles + size_t(rows_[i].role)] = int32_t(i);

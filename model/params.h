@@ -102,7 +102,6 @@ public:
 
 private:
   void add_unit(std::string name, bool decay, const std::vector<Role>& roles, int64_t layer);
-  ModelConfig config_;
   Cut cut_;
   std::vector<Parameter> rows_;
   std::vector<int32_t> index_; ///< of rows_, by layer + 1 and role; -1 where the model has none

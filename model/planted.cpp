@@ -1,23 +1,24 @@
 #include "model/planted.h"
+#ifdef TRIAX_PLANTED_FAULTS
 #include "kernels/check.h"
 #include <cstdlib>
+#endif
 
 namespace triax {
-namespace {
 
 #ifdef TRIAX_PLANTED_FAULTS
+namespace {
 bool is_planted(const std::string& fault) {
   const char* planted = std::getenv("TRIAX_PLANT");
   return planted && fault == planted;
 }
-#else
-bool is_planted(const std::string&) { return false; }
-#endif
-
 } // namespace
 
 bool planted_skip_of_reduction(const std::string& unit) { return is_planted("skip_reduction:" + unit); }
-
 bool planted_deviation(int rank, int64_t step) { return is_planted(concat("deviate:", rank, ":", step)); }
+#else
+bool planted_skip_of_reduction(const std::string&) { return false; }
+bool planted_deviation(int, int64_t) { return false; }
+#endif
 
 } // namespace triax

@@ -38,15 +38,13 @@ Tensor Shards::piece(const Tensor& buffer, int u) const {
   return buffer.empty() ? buffer : buffer.slice(0, unit(u).begin / pieces_, unit(u).elements / pieces_);
 }
 
-Tensor Shards::lane(int64_t buffer, int u) const {
-  return unit_of(lanes_.slice(0, buffer, 1).view({table_.elements()}), unit(u));
-}
+Tensor Shards::lane(int64_t buffer) const { return lanes_.slice(0, buffer, 1).view({table_.elements()}); }
 
-Tensor Shards::own_gradients(int u) const { return pieces_ > 1 ? piece(own_sums_, u) : lane(current_, u); }
+Tensor Shards::lane(int64_t buffer, int u) const { return unit_of(lane(buffer), unit(u)); }
 
-Tensor Shards::gradient_sums() const {
-  return pieces_ > 1 ? own_sums_ : lanes_.slice(0, current_, 1).view({table_.elements()});
-}
+Tensor Shards::own_gradients(int u) const { return piece(gradient_sums(), u); }
+
+Tensor Shards::gradient_sums() const { return pieces_ > 1 ? own_sums_ : lane(current_); }
 
 void Shards::begin_step() {
   for (auto& fetched : fetched_) fetched.reset();
@@ -63,11 +61,11 @@ void Shards::begin_pass(int64_t pass) {
   if (!lane_begins()) return;
   // A lane is summed in a buffer where no finished one waits; when it ends it meets those at the levels that are full.
   for (current_ = 0; std::find(waiting_.begin(), waiting_.end(), current_) != waiting_.end();) ++current_;
-  device_.compute().run(fill(lanes_.slice(0, current_, 1).view({table_.elements()}), 0.0f));
-  const int64_t lane = pass / passes_per_lane_;
+  device_.compute().run(fill(lane(current_), 0.0f));
+  const int64_t number = pass / passes_per_lane_;
   merged_.clear();
   size_t level = 0;
-  for (; lane >> level & 1; ++level) merged_.push_back(std::exchange(waiting_[level], -1));
+  for (; number >> level & 1; ++level) merged_.push_back(std::exchange(waiting_[level], -1));
   if (level < waiting_.size()) waiting_[level] = current_;
 }
 
@@ -137,9 +135,7 @@ void Shards::sum_shared(int u, const Tensor& gradients) {
   const Unit& all = unit(u);
   if (!all.partial) return;
   Collectives& group = groups_.along(all.shared_by == table_.cut().tensor ? kTensorAxes : Axes{Axis::copy});
-  group.follow_compute();
-  group.all_reduce(gradients.slice(0, all.shared_from, all.length - all.shared_from));
-  group.compute_follows();
+  group.in_line([&] { group.all_reduce(gradients.slice(0, all.shared_from, all.length - all.shared_from)); });
 }
 
 void Shards::sum_over_rest(const Tensor& sum) {

@@ -59,6 +59,7 @@ private:
   void reduce(int unit, const Tensor& sum);
   void sum_shared(int unit, const Tensor& gradients);
   void sum_over_rest(const Tensor& piece);
+  Tensor lane(int64_t buffer) const; ///< f32[elements]
   Tensor lane(int64_t buffer, int unit) const;
 
   Groups& groups_;

@@ -37,9 +37,7 @@ TensorParallel::Whole TensorParallel::gather(const Tensor& mine) {
 }
 
 void TensorParallel::gather_into(const Tensor& all, const Tensor& own) {
-  group_->follow_compute();
-  group_->all_gather(all, own);
-  group_->compute_follows();
+  group_->in_line([&] { group_->all_gather(all, own); });
 }
 
 void TensorParallel::scatter_chunk(const Tensor& y, const Tensor& partial, int64_t c) {
@@ -54,27 +52,33 @@ void TensorParallel::scatter(const Tensor& y, const Tensor& partial) {
 }
 
 void TensorParallel::columns(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  const auto product = [&](const Tensor& to, const Tensor& from) {
-    device_.compute().run(matmul({.c = to, .a = from, .b = weight, .bias = bias, .transpose_b = true}));
-  };
-  if (size() == 1) return product(y, x);
+  if (size() == 1) return product(y, x, weight, bias);
   const Whole whole = start_gather(x);
   for (int64_t c = 0; c < chunks_; ++c) {
     device_.compute().wait(whole.there_[size_t(c)]);
-    product(chunk(y, c), chunk(whole, c));
+    product(chunk(y, c), chunk(whole, c), weight, bias);
   }
 }
 
 void TensorParallel::rows(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  Stream compute = device_.compute();
-  if (size() == 1) return compute.run(matmul({.c = y, .a = x, .b = weight, .bias = bias, .transpose_b = true}));
+  if (size() == 1) return product(y, x, weight, bias);
   const Allocation partial = device_.allocate("partial sums", Purpose::communication, y.dtype, {x.dim[0], y.dim[1]});
   for (int64_t c = 0; c < chunks_; ++c) {
-    compute.run(matmul({.c = chunk(partial, c), .a = chunk(x, c), .b = weight, .transpose_b = true}));
+    product(chunk(partial, c), chunk(x, c), weight, {});
     scatter_chunk(y, partial, c);
   }
   group_->compute_follows();
-  if (!bias.empty()) compute.run(add_bias(y, bias));
+  if (!bias.empty()) device_.compute().run(add_bias(y, bias));
+}
+
+void TensorParallel::product(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  device_.compute().run(matmul({.c = y, .a = x, .b = weight, .bias = bias, .transpose_b = true}));
+}
+
+void TensorParallel::product_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,
+                                      const Tensor& x, const Tensor& weight) {
+  weight_gradients(dweight, dbias, dy, x);
+  device_.compute().run(matmul({.c = dx, .a = dy, .b = weight}));
 }
 
 void TensorParallel::weight_gradients(const Tensor& dweight, const Tensor& dbias, const Tensor& dy, const Tensor& x) {
@@ -84,11 +88,8 @@ void TensorParallel::weight_gradients(const Tensor& dweight, const Tensor& dbias
 
 void TensorParallel::columns_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,
                                       const Tensor& x, const Tensor& weight) {
+  if (size() == 1) return product_backward(dx, dweight, dbias, dy, x, weight);
   Stream compute = device_.compute();
-  if (size() == 1) {
-    weight_gradients(dweight, dbias, dy, x);
-    return compute.run(matmul({.c = dx, .a = dy, .b = weight}));
-  }
   const Whole whole = start_gather(x);
   const Allocation partial = device_.allocate("partial sums", Purpose::communication, dx.dtype, {dy.dim[0], dx.dim[1]});
   for (int64_t c = 0; c < chunks_; ++c) {
@@ -102,11 +103,8 @@ void TensorParallel::columns_backward(const Tensor& dx, const Tensor& dweight, c
 
 void TensorParallel::rows_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,
                                    const Tensor& x, const Tensor& weight) {
+  if (size() == 1) return product_backward(dx, dweight, dbias, dy, x, weight);
   Stream compute = device_.compute();
-  if (size() == 1) {
-    weight_gradients(dweight, dbias, dy, x);
-    return compute.run(matmul({.c = dx, .a = dy, .b = weight}));
-  }
   const Whole whole = start_gather(dy);
   for (int64_t c = 0; c < chunks_; ++c) {
     compute.wait(whole.there_[size_t(c)]);

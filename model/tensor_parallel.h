@@ -53,6 +53,10 @@ private:
   Tensor chunk(const Tensor& t, int64_t c) const; ///< of rows, whole or this rank's
   Whole start_gather(const Tensor& mine);
   void scatter_chunk(const Tensor& y, const Tensor& partial, int64_t c);
+  // What a rank does by itself: a group of one does no more.
+  void product(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias);
+  void product_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy, const Tensor& x,
+                        const Tensor& weight);
   void weight_gradients(const Tensor& dweight, const Tensor& dbias, const Tensor& dy, const Tensor& x);
   Device& device_;
   Collectives* group_ = nullptr;

@@ -1,5 +1,6 @@
 #include "train/bench_against.h"
 #include "train/json_file.h"
+#include "train/subprocess.h"
 #include <algorithm>
 #include <cmath>
 #include <fcntl.h>
@@ -18,20 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
-
-/// A folder of this process alone, removed at the end.
-struct Scratch {
-  fs::path path;
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "triax-XXXXXX").string();
-    DEMAND(mkdtemp(name.data()), "cannot make a folder in ", fs::temp_directory_path().string());
-    path = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-};
 
 std::string text_of(const fs::path& path) {
   std::ifstream file(path);
@@ -162,13 +149,13 @@ Ratio ratio_of(const std::vector<double>& own, const std::vector<double>& other)
 }
 
 std::vector<AgainstRow> bench_against(const AgainstOptions& o, std::ostream& out) {
-  const Scratch scratch;
-  const fs::path own_folder = scratch.path / "own", other_folder = scratch.path / "other";
+  const ScratchFolder scratch("triax-against");
+  const fs::path own_folder = scratch / "own", other_folder = scratch / "other";
   fs::create_directories(own_folder);
   fs::create_directories(other_folder);
   Words build{find_script().string(), o.revision};
   if (o.kernels.place.gpu()) build.push_back("--cuda");
-  std::string binary = output_of(build, scratch.path);
+  std::string binary = output_of(build, own_folder);
   binary.erase(binary.find_last_not_of("\n") + 1);
   const Side own(fs::read_symlink("/proc/self/exe").string(), o, own_folder, out), other(binary, o, other_folder, out);
   std::vector<AgainstRow> rows;

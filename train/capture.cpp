@@ -20,7 +20,7 @@ void Capture::take(const Observed& observed) {
   Tensor to = t;
   to.space = Space::pinned;
   to.address = kept_.address + uint64_t(micro_batch_ * kept_.dim[1] + used_);
-  used_ += (t.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  used_ += aligned(t.bytes());
   device_.compute().run(copy(to, t));
   taken_.push_back({observed, micro_batch_});
   taken_.back().observed.tensor = to;

@@ -327,7 +327,6 @@ void validate(const RunConfig& config) {
   DEMAND(!config.data.folder.empty(), "data.folder is not given: the token shards made by `triax data prepare`");
   DEMAND(!config.run.folder.empty(), "run.folder is \"\", but must name a folder");
   DEMAND(!config.checkpoint.resume.empty(), "checkpoint.resume is \"\", but must be auto, never, or a folder");
-  kv_copies(config.model, int(config.mesh.tp));
   DEMAND(config.data.sequence <= config.model.context, "data.sequence is ", config.data.sequence,
          ", but must not exceed model.context, which is ", config.model.context);
   validate_mesh(config, 0);

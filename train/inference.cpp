@@ -129,16 +129,7 @@ std::vector<float> Inference::next(const std::vector<int32_t>& ids) {
   to[kLabels * rows] = int32_t(count - 1);
   held_->predict();
   device_->synchronize();
-  std::vector<float> logits(size_t(model_.vocabulary));
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (dtype_ == Dtype::f32) {
-      logits[i] = held_->host_logits.data<float>()[i];
-    } else {
-      const uint32_t bits = uint32_t(held_->host_logits.data<uint16_t>()[i]) << 16;
-      std::memcpy(&logits[i], &bits, 4);
-    }
-  }
-  return logits;
+  return floats_of(dtype_, held_->host_logits.data<std::byte>(), model_.vocabulary);
 }
 
 } // namespace triax

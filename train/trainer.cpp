@@ -90,14 +90,14 @@ void Trainer::initialise() {
 /// What this rank owns of a piece. An element's random number is that of its place in the whole parameter.
 void Trainer::fill_piece(const Tensor& target, const Parameter& p, const Piece& piece, uint32_t number) {
   const Layout l = layout();
-  const Unit& unit = table_.units()[size_t(p.unit)];
-  const int64_t owned = unit.elements / l.pieces, own_begin = unit.begin + l.index * owned;
+  const OwnedRange owned(l, p);
   const int64_t begin = p.offset + piece.first * p.columns, columns = p.columns;
-  const int64_t from = std::max(begin, own_begin),
-                to = std::min(begin + piece.rows_at(l.tensor_rank) * columns, own_begin + owned);
+  const int64_t from = std::max(begin, owned.begin),
+                to = std::min(begin + piece.rows_at(l.tensor_rank) * columns, owned.end);
   if (from >= to) return;
-  const Tensor mine = shards_.piece(target, p.unit);
-  const auto at = [&](int64_t first, int64_t end) { return mine.slice(0, first - own_begin, end - first); };
+  const auto at = [&](int64_t first, int64_t end) {
+    return target.slice(0, owned.at + first - owned.begin, end - first);
+  };
   Stream compute = device_.compute();
   if (p.init_std <= 0) return compute.run(fill(at(from, to), p.init_constant));
   const auto number_of = [&](int64_t i) {
@@ -151,9 +151,8 @@ void Trainer::sum_gradients() {
       for (int64_t other : shards_.merged()) device_.compute().run(add(sums, lane_scalars(other), sums));
   }
   Collectives& data = groups_.along(kDataAxes);
-  data.follow_compute();
-  data.all_reduce(lane_scalars(shards_.lane_buffer()).slice(0, kLossSum, 2)); // and kTokenCount
-  data.compute_follows();
+  const Tensor losses = lane_scalars(shards_.lane_buffer()).slice(0, kLossSum, 2); // and kTokenCount
+  data.in_line([&] { data.all_reduce(losses); });
   shards_.finish_step();
 }
 
@@ -170,18 +169,14 @@ void Trainer::measure_norm(const Tensor& scalars) {
   }
   if (pieces > 1) {
     Collectives& shard = groups_.along({Axis::shard});
-    shard.follow_compute();
-    shard.all_gather(all_norm_blocks_, norm_blocks_);
-    shard.compute_follows();
+    shard.in_line([&] { shard.all_gather(all_norm_blocks_, norm_blocks_); });
   }
   for (const Unit& unit : table_.units())
     compute.run(norm_total(
         scalars, all_norm_blocks_.view({pieces, owned_ / kNormBlock}).slice(1, first_of(unit), blocks_of(unit)),
         unit.length / kNormBlock));
   Collectives& tensor = groups_.along(kTensorAxes);
-  tensor.follow_compute();
-  tensor.all_reduce(scalars.slice(0, kGradientNorm2, 1));
-  tensor.compute_follows();
+  tensor.in_line([&] { tensor.all_reduce(scalars.slice(0, kGradientNorm2, 1)); });
 }
 
 void Trainer::update(const Tensor& scalars) {

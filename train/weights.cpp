@@ -38,22 +38,9 @@ struct Run {
   bool is_shared; ///< other ranks of the tensor-parallel group own them too, and come before this one
 };
 
-/// What a rank owns of a parameter: [begin, end) of its flat space, and where that lies in its own buffer.
-struct Owned {
-  int64_t begin, end, at;
-  Owned(const Layout& l, const Parameter& p) {
-    const Unit& unit = l.table.units()[size_t(p.unit)];
-    const int64_t n = unit.elements / l.pieces, first = unit.begin + l.index * n;
-    begin = std::max(p.offset, first);
-    end = std::max(begin, std::min(p.offset + p.size(), first + n));
-    at = unit.begin / l.pieces + begin - first;
-  }
-  int64_t count() const { return end - begin; }
-};
-
 template <class Visit> void each_run(const Layout& l, const Entry& e, const Visit& visit) {
   const Parameter& p = *e.parameter;
-  const Owned owned(l, p);
+  const OwnedRange owned(l, p);
   for (const Piece* piece : e.pieces) {
     const int64_t base = p.offset + piece->first * p.columns;
     const int64_t from = std::max(owned.begin, base),
@@ -89,7 +76,7 @@ uint16_t bf16_bits(float f) { // to nearest even; exact for what was bf16 before
   return (u & 0x7fffffffu) > 0x7f800000u ? uint16_t(0x7fff) : uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-std::vector<float> read_owned(Device& device, const Tensor& owned, const Owned& part) {
+std::vector<float> read_owned(Device& device, const Tensor& owned, const OwnedRange& part) {
   if (part.count() == 0) return {};
   const Tensor from = owned.slice(0, part.at, part.count());
   std::vector<std::byte> bytes(size_t(from.bytes()));
@@ -127,7 +114,7 @@ template <class T> void store_as(SafetensorsWriter* writer, Transport& transport
   std::vector<T> mine;
   const Parameter* read = nullptr;
   for (const Entry& e : entries_of(layout.table)) {
-    const Owned part(layout, *e.parameter);
+    const OwnedRange part(layout, *e.parameter);
     if (std::exchange(read, e.parameter) != e.parameter) {
       mine.resize(size_t(part.count()));
       if (part.count() > 0) device.read(owned.slice(0, part.at, part.count()), mine.data());
@@ -178,7 +165,7 @@ void each_owned(Device& device, const Layout& layout, const Tensor& owned,
   std::vector<float> mine;
   const Parameter* read = nullptr;
   for (const Entry& e : entries_of(layout.table)) {
-    const Owned part(layout, *e.parameter);
+    const OwnedRange part(layout, *e.parameter);
     if (std::exchange(read, e.parameter) != e.parameter) mine = read_owned(device, owned, part);
     OwnedPart given{e.name, e.parameter->layer, e.shape(), {}, {}};
     each_run(layout, e, [&](const Run& run) {
@@ -189,6 +176,14 @@ void each_owned(Device& device, const Layout& layout, const Tensor& owned,
     });
     visit(given);
   }
+}
+
+OwnedRange::OwnedRange(const Layout& l, const Parameter& p) {
+  const Unit& unit = l.table.units()[size_t(p.unit)];
+  const int64_t n = unit.elements / l.pieces, first = unit.begin + l.index * n;
+  begin = std::max(p.offset, first);
+  end = std::max(begin, std::min(p.offset + p.size(), first + n));
+  at = unit.begin / l.pieces + begin - first;
 }
 
 std::vector<TensorHeader> stored_tensors(const ParamTable& table, const std::string& prefix, Dtype dtype) {
@@ -210,7 +205,7 @@ void restore(const SafetensorsFolder& files, const std::string& prefix, Device& 
   std::vector<float> mine;
   for (size_t i = 0; i < entries.size(); ++i) {
     const Entry& e = entries[i];
-    const Owned part(layout, *e.parameter);
+    const OwnedRange part(layout, *e.parameter);
     if (i == 0 || entries[i - 1].parameter != e.parameter) mine.assign(size_t(part.count()), 0.0f);
     const StoredTensor& stored = find_stored(files, prefix, e.name);
     DEMAND(stored.shape == e.shape(), "tensor ", stored.name, " has shape ", text_of(stored.shape),

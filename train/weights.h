@@ -16,6 +16,13 @@ struct Layout {
   int64_t pieces = 1, index = 0;
 };
 
+/// What a rank owns of a parameter: [begin, end) of its flat space, from element `at` of its own buffer on.
+struct OwnedRange {
+  OwnedRange(const Layout& layout, const Parameter& parameter);
+  int64_t begin, end, at;
+  int64_t count() const { return end - begin; }
+};
+
 /// Elements first, first + stride, ... of a tensor in row-major order.
 struct ElementRun {
   int64_t first, count, stride;

@@ -54,7 +54,7 @@ private:
 class EmulatedBackend final : public Backend {
 public:
   uint64_t allocate(Space, int64_t bytes) override {
-    void* at = std::aligned_alloc(size_t(kAlignment), size_t((bytes + kAlignment - 1) / kAlignment * kAlignment));
+    void* at = std::aligned_alloc(size_t(kAlignment), size_t(aligned(bytes)));
     DEMAND(at, "emulation: not enough memory for ", bytes, " bytes");
     memory_[reinterpret_cast<uint64_t>(at)] = size_t(bytes);
     return reinterpret_cast<uint64_t>(std::memset(at, 0, size_t(bytes)));

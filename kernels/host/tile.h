@@ -73,13 +73,18 @@ __attribute__((noinline)) void multiply_strip(Rows c, Scalars a, Rows b, int64_t
     multiply_block<1, Wide>({c.at + r * c.pitch, c.pitch}, {a.at + r * a.row, a.row, a.k}, b, depth, add);
 }
 
+/// Calls strip(width, first) for columns [first, first + width vectors), which are all together.
+template <class Strip> SIMT_FN void each_strip(int64_t columns, const Strip& strip) {
+  int64_t first = 0;
+  for (; first + kWide * kLanes <= columns; first += kWide * kLanes) strip(std::integral_constant<int, kWide>{}, first);
+  for (; first < columns; first += kLanes) strip(std::integral_constant<int, 1>{}, first);
+}
+
 /// c[rows, columns] (+)= a[rows, depth] b[depth, columns].
 void multiply(Rows c, Scalars a, Rows b, int64_t rows, int64_t columns, int64_t depth, bool add) {
-  int64_t first = 0;
-  for (; first + kWide * kLanes <= columns; first += kWide * kLanes)
-    multiply_strip<kWide>({c.at + first, c.pitch}, a, {b.at + first, b.pitch}, rows, depth, add);
-  for (; first < columns; first += kLanes)
-    multiply_strip<1>({c.at + first, c.pitch}, a, {b.at + first, b.pitch}, rows, depth, add);
+  each_strip(columns, [&](auto width, int64_t first) {
+    multiply_strip<decltype(width)::value>({c.at + first, c.pitch}, a, {b.at + first, b.pitch}, rows, depth, add);
+  });
 }
 
 // Products of bf16, summed in f32, by instructions of AVX512_BF16, which level v4 need not have: two for one
@@ -117,11 +122,10 @@ template <int Wide> PAIRS_FN __attribute__((noinline)) void multiply_pairs_strip
 
 /// c[rows, columns] = factor * a[rows, 2 depth] b[2 depth, columns]: b holds [depth, columns] pairs.
 void multiply_pairs(Rows c, Pairs a, Pairs b, int64_t rows, int64_t columns, int64_t depth, float factor) {
-  int64_t first = 0;
-  for (; first + kWide * kLanes <= columns; first += kWide * kLanes)
-    multiply_pairs_strip<kWide>({c.at + first, c.pitch}, a, {b.at + first, b.pitch}, rows, depth, factor);
-  for (; first < columns; first += kLanes)
-    multiply_pairs_strip<1>({c.at + first, c.pitch}, a, {b.at + first, b.pitch}, rows, depth, factor);
+  each_strip(columns, [&](auto width, int64_t first) {
+    multiply_pairs_strip<decltype(width)::value>({c.at + first, c.pitch}, a, {b.at + first, b.pitch}, rows, depth,
+                                                 factor);
+  });
 }
 #undef PAIRS_FN
 #else
