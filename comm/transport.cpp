@@ -1,6 +1,7 @@
 #include "comm/transport.h"
 #include "comm/mpi_api.h"
 #include "kernels/check.h"
+#include "kernels/worker.h"
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -91,8 +92,9 @@ private:
     std::promise<void> done;
   };
   void work() {
+    prefer_latency();
     constexpr auto kShortest = std::chrono::microseconds(10), kLongest = std::chrono::microseconds(200);
-    constexpr int kYields = 64; // before it sleeps, which would take no core from the kernels
+    constexpr int kYields = 8; // before it sleeps, which would take no core from the kernels
     auto sleep = kShortest;
     int idle_rounds = 0;
     while (!stop_) {

@@ -74,7 +74,7 @@ Op column_sum(const Tensor& out, const Tensor& x) {
 Op sum_pieces(const Tensor& out, const Tensor& pieces, bool accumulate) {
   ENSURE(out.rank == 1 && out.dense() && is_float(out), "sum_pieces: out is ", out.describe());
   ENSURE(is(pieces, out.dtype, {pieces.dim[0], out.dim[0]}) && pieces.dense() && pieces.dim[0] > 0 &&
-             pieces.dim[0] < int64_t(1) << kSumLevels,
+             pieces.dim[0] < int64_t(kSumGroup) << kSumLevels,
          "sum_pieces: pieces are ", pieces.describe(), " for ", out.describe());
   ENSURE(!accumulate || out.dtype == Dtype::f32, "sum_pieces: accumulates in f32, not into ", out.describe());
   Op op(kSumPieces);

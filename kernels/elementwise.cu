@@ -28,31 +28,48 @@ template <class T> struct Add {
   }
 };
 
-/// Sums as a binary counter counts: level l holds the sum of 2^l pieces that still waits for its neighbour.
+/// Sums as a binary counter counts: level l holds the sum of 2^l groups of kSumGroup pieces that still waits for its
+/// neighbour.
 template <class T> struct SumPieces {
   T* out;
   const T* pieces;
   int64_t count, n;
   bool accumulate;
+  /// v = the tree over pieces [first, first + Count), Count a power of two.
+  template <int Count, int V> SIMT_DEV void tree(float (&v)[V], int64_t first, int64_t i) const {
+    if constexpr (Count == 1) {
+      load<V>(v, pieces + first * n + i);
+    } else {
+      float w[V];
+      tree<Count / 2>(v, first, i);
+      tree<Count / 2>(w, first + Count / 2, i);
+      for (int k = 0; k < V; ++k) v[k] += w[k];
+    }
+  }
   template <int V> SIMT_DEV void operator()(Width<V>, int64_t i) const {
-    float waiting[kSumLevels][V], sum[V] = {};
-    for (int64_t r = 0; r < count; ++r) {
-      load<V>(sum, pieces + r * n + i);
+    float sum[V] = {}, w[V];
+    bool first = true;
+    const auto put_before = [&](const float* shorter) {
+      for (int k = 0; k < V; ++k) sum[k] = first ? shorter[k] : shorter[k] + sum[k];
+      first = false;
+    };
+    if (count & 1) tree<1>(w, count - 1, i), put_before(w);
+    if (count & 2) tree<2>(w, count / 4 * 4, i), put_before(w);
+    if (count & 4) tree<4>(w, count / 8 * 8, i), put_before(w);
+    float waiting[kSumLevels][V];
+    const int64_t groups = count / kSumGroup;
+    for (int64_t r = 0; r < groups; ++r) {
+      tree<kSumGroup>(w, r * kSumGroup, i);
       int level = 0;
       for (; r >> level & 1; ++level)
-        for (int k = 0; k < V; ++k) sum[k] = waiting[level][k] + sum[k];
-      for (int k = 0; k < V; ++k) waiting[level][k] = sum[k];
+        for (int k = 0; k < V; ++k) w[k] = waiting[level][k] + w[k];
+      for (int k = 0; k < V; ++k) waiting[level][k] = w[k];
     }
-    bool first = true; // what still waits, the short sums first
-    for (int level = 0; level < kSumLevels; ++level) {
-      if (!(count >> level & 1)) continue;
-      for (int k = 0; k < V; ++k) sum[k] = first ? waiting[level][k] : waiting[level][k] + sum[k];
-      first = false;
-    }
+    for (int level = 0; groups >> level; ++level)
+      if (groups >> level & 1) put_before(waiting[level]);
     if (accumulate) {
-      float before[V];
-      load<V>(before, out + i);
-      for (int k = 0; k < V; ++k) sum[k] = before[k] + sum[k];
+      load<V>(w, out + i);
+      for (int k = 0; k < V; ++k) sum[k] = w[k] + sum[k];
     }
     store<V>(out + i, sum);
   }

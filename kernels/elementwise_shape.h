@@ -17,6 +17,7 @@ struct NormalAttributes {
 struct SumAttributes {
   int64_t accumulate; ///< 0 or 1
 };
-constexpr int kSumLevels = 24; ///< of the tree: fewer than 2^24 pieces
+constexpr int kSumGroup = 8;   ///< pieces whose tree is in registers
+constexpr int kSumLevels = 21; ///< of the tree over groups: fewer than 2^24 pieces
 
 } // namespace triax

@@ -11,6 +11,10 @@
 
 namespace triax {
 
+/// Asks Linux to run the calling thread soon after it wakes, beside a compute team that never sleeps: the shortest time
+/// slice (sched_setattr, Linux 6.12 or newer; older ones favour sleepers by themselves).
+void prefer_latency();
+
 /// Runs tasks in order on one thread. After one has thrown, those that follow are dropped until `drain`.
 class Worker {
 public:
