@@ -11,8 +11,14 @@ Description describe_exchange(const Target&, const Op& op) {
   return {.bytes = double(op[0].bytes()) * (n - 1) / n, .kernels = {op.kind->name}, .trusted = true};
 }
 
+Description describe_transfer(const Target&, const Op& op) {
+  return {.bytes = double(op[0].bytes()), .kernels = {op.kind->name}, .trusted = true};
+}
+
 const OpKind kAllGather{"all_gather", describe_exchange};
 const OpKind kAllToAll{"all_to_all", describe_exchange};
+const OpKind kSend{"send", describe_transfer};
+const OpKind kReceive{"receive", describe_transfer};
 
 /// Bytes that are staged at a time where MPI cannot reach the memory.
 constexpr int64_t kStage = int64_t(1) << 24;
@@ -45,14 +51,52 @@ template <Exchange exchange> void staged(const Op& op, const LaunchContext&) {
   }
 }
 
+void send_on_host(const Op& op, const LaunchContext&) {
+  Collectives::Call& call = call_of(op);
+  call.transport->send(op[0].data<std::byte>(), op[0].bytes(), call.group);
+}
+
+void receive_on_host(const Op& op, const LaunchContext&) {
+  Collectives::Call& call = call_of(op);
+  call.transport->receive(op[0].data<std::byte>(), op[0].bytes(), call.group);
+}
+
+void send_staged(const Op& op, const LaunchContext&) {
+  Collectives::Call& call = call_of(op);
+  call.sent.resize(size_t(std::min(kStage, op[0].bytes())));
+  for (int64_t at = 0; at < op[0].bytes(); at += kStage) {
+    const int64_t n = std::min(kStage, op[0].bytes() - at);
+    call.device->transfer(uint64_t(call.sent.data()), op[0].address + uint64_t(at), n);
+    call.transport->send(call.sent.data(), n, call.group);
+  }
+}
+
+void receive_staged(const Op& op, const LaunchContext&) {
+  Collectives::Call& call = call_of(op);
+  call.received.resize(size_t(std::min(kStage, op[0].bytes())));
+  for (int64_t at = 0; at < op[0].bytes(); at += kStage) {
+    const int64_t n = std::min(kStage, op[0].bytes() - at);
+    call.transport->receive(call.received.data(), n, call.group);
+    call.device->transfer(op[0].address + uint64_t(at), uint64_t(call.received.data()), n);
+  }
+}
+
 const LaunchRegistration kRegistrations[] = {{"host", "all_gather", on_host<&Transport::all_gather>},
                                              {"host", "all_to_all", on_host<&Transport::all_to_all>},
+                                             {"host", "send", send_on_host},
+                                             {"host", "receive", receive_on_host},
+                                             {"cuda", "send", send_staged},
+                                             {"cuda", "receive", receive_staged},
                                              {"cuda", "all_gather", staged<&Transport::all_gather>},
                                              {"cuda", "all_to_all", staged<&Transport::all_to_all>}};
 
 } // namespace
 
-bool is_collective(const OpKind& kind) { return &kind == &kAllGather || &kind == &kAllToAll; }
+bool is_send(const OpKind& kind) { return &kind == &kSend; }
+bool is_receive(const OpKind& kind) { return &kind == &kReceive; }
+bool is_collective(const OpKind& kind) {
+  return &kind == &kAllGather || &kind == &kAllToAll || is_send(kind) || is_receive(kind);
+}
 
 Collectives::Collectives(Device& device, Transport& transport, const Group& group, StreamId stream)
     : call_{&device, &transport, group, {}, {}}, stream_(stream) {}
@@ -77,10 +121,25 @@ void Collectives::issue(const OpKind& kind, const Tensor& out, const Tensor& in,
     if (out.address != in.address) call_.device->compute().run(copy(out, in), place);
     return;
   }
-  Op op(kind);
-  op.write(out).read(in).set(CollectiveAttributes{group().axes().bits(), sequence_++, size()});
+  issue(Op(kind).write(out).read(in), place);
+}
+
+void Collectives::issue(Op op, const Place& place) {
+  op.set(CollectiveAttributes{group().axes().bits(), sequence_++, size()});
   op.handle = &call_;
   stream().run(op, place);
+}
+
+void Collectives::send(const Tensor& in, const Place& place) {
+  ENSURE(in.dense() && group().axes().is_link() && group().index() == 0, "send of ", in.describe(), " over ",
+         group().axes().name());
+  issue(Op(kSend).read(in), place);
+}
+
+void Collectives::receive(const Tensor& out, const Place& place) {
+  ENSURE(out.dense() && group().axes().is_link() && group().index() == 1, "receive of ", out.describe(), " over ",
+         group().axes().name());
+  issue(Op(kReceive).write(out), place);
 }
 
 void Collectives::all_gather(const Tensor& out, const Tensor& in, const Place& place) {
@@ -119,10 +178,10 @@ void Collectives::all_reduce(const Tensor& t, const Place& place) {
 
 Collectives& Groups::along(Axes axes) {
   auto& known = known_[axes.bits()];
-  const bool tensor = (axes.bits() & ~kTensorAxes.bits()) == 0;
-  if (!known)
-    known = std::make_unique<Collectives>(device_, transport_, transport_.group(mesh_, axes),
-                                          tensor ? StreamId::exchange : StreamId::communication);
+  const StreamId stream = axes.is_link()                             ? StreamId::pipeline
+                          : (axes.bits() & ~kTensorAxes.bits()) == 0 ? StreamId::exchange
+                                                                     : StreamId::communication;
+  if (!known) known = std::make_unique<Collectives>(device_, transport_, transport_.group(mesh_, axes), stream);
   return *known;
 }
 

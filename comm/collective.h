@@ -14,6 +14,10 @@ struct CollectiveAttributes {
 /// Is it one whose operation all ranks of a group must meet? Its attributes are then CollectiveAttributes.
 bool is_collective(const OpKind& kind);
 
+/// Of a link's two ends, one sends where the other receives.
+bool is_send(const OpKind& kind);
+bool is_receive(const OpKind& kind);
+
 /// The collectives of one group, all on one stream, in a sequence that every rank of the group must follow. A group of
 /// one issues nothing, but the copy that a result in another place needs.
 ///
@@ -53,6 +57,10 @@ public:
   /// t (f32) becomes its sum over the group; for what is short, as every rank receives all.
   void all_reduce(const Tensor& t, const Place& place = Place::current());
 
+  // Over a link, whose group is {sender, receiver}; what one sends the other receives, in order.
+  void send(const Tensor& in, const Place& place = Place::current());
+  void receive(const Tensor& out, const Place& place = Place::current());
+
   /// What a launch needs beside the operation; lives as long as the object.
   struct Call {
     Device* device;
@@ -62,6 +70,7 @@ public:
   };
 
 private:
+  void issue(Op op, const Place& place);
   void issue(const OpKind& kind, const Tensor& out, const Tensor& in, const Place& place);
   Call call_;
   StreamId stream_;
@@ -73,7 +82,8 @@ class Groups {
 public:
   Groups(Device& device, Transport& transport, const Mesh& mesh)
       : device_(device), transport_(transport), mesh_(mesh) {}
-  /// Those of tensor axes alone work on the exchange stream, all others on the communication stream. Collective over
+  /// Those of tensor axes alone work on the exchange stream, links on the pipeline stream, all others on the
+  /// communication stream. Collective over
   /// all ranks when first asked for.
   Collectives& along(Axes axes);
   const Mesh& mesh() const { return mesh_; }

@@ -71,7 +71,8 @@ std::string difference(const Trace& a, const Trace& b, size_t kind, size_t n) {
   Sentences parts;
   if (a.axes(ca).bits() != b.axes(cb).bits()) parts.push_back("the group's axes");
   if (a.attributes(ca).sequence != b.attributes(cb).sequence) parts.push_back("sequence");
-  if (x.kind != y.kind) parts.push_back("kind");
+  const bool pair = (is_send(*x.kind) && is_receive(*y.kind)) || (is_receive(*x.kind) && is_send(*y.kind));
+  if (a.axes(ca).is_link() ? !pair : x.kind != y.kind) parts.push_back("kind");
   bool sizes = x.operand_count == y.operand_count, types = true;
   for (int i = 0; i < std::min(x.operand_count, y.operand_count); ++i) {
     sizes = sizes && x[i].size() == y[i].size();
@@ -122,15 +123,17 @@ Sentences Matching::faults() {
 
 std::map<std::pair<int, int>, Mismatch> Matching::mismatches(size_t kind) {
   std::map<std::pair<int, int>, Mismatch> found;
-  if (traces_.traces.size() == 1) return found;
   std::map<std::pair<int, int>, bool> known;
   std::vector<int> first(traces_.trace_of.size(), -1); // program of a group's first rank
   std::map<int, std::vector<int>> counted;             // groups of which another one was counted already
   for (int rank = 0; rank < traces_.grid.ranks(); ++rank) {
     const int group = traces_.grid.group_of(rank, traces_.kinds[kind]), program = traces_.trace_of[size_t(rank)];
     int& usual = first[size_t(group)];
-    if (usual < 0) usual = program;
-    if (usual == program) continue;
+    if (usual < 0) {
+      usual = program;
+      continue;
+    }
+    if (usual == program && !traces_.kinds[kind].is_link()) continue;
     const std::pair pair = std::minmax(usual, program);
     const auto [at, is_new] = known.emplace(pair, false);
     if (is_new)

@@ -1,5 +1,6 @@
 #include "comm/collective_trace.h"
 #include <algorithm>
+#include <bit>
 #include <map>
 
 namespace triax {
@@ -19,6 +20,7 @@ RankGrid::RankGrid(const Mesh& mesh) : rank_at_(mesh.group(Axes((uint32_t(1) << 
 }
 
 Axes RankGrid::communicator(Axes axes) const {
+  if (axes.is_link()) return axes;
   uint32_t bits = 0;
   for (Axis axis : outermost_first_)
     if (axes.has(axis)) bits |= Axes{axis}.bits();
@@ -26,6 +28,7 @@ Axes RankGrid::communicator(Axes axes) const {
 }
 
 int RankGrid::size(Axes axes) const {
+  if (axes.is_link()) return 2;
   int product = 1;
   for (Axis axis : outermost_first_)
     if (axes.has(axis)) product *= size_[size_t(axis)];
@@ -34,13 +37,29 @@ int RankGrid::size(Axes axes) const {
 
 int RankGrid::group_of(int rank, Axes axes) const {
   const int place = place_of_[size_t(rank)];
+  if (axes.is_link()) { // a rank outside of the link is a group by itself
+    const auto [first, next] = ends_of(rank, axes);
+    return place == next ? first : place;
+  }
   int first = place;
   for (Axis axis : outermost_first_)
     if (axes.has(axis)) first -= place / stride_[size_t(axis)] % size_[size_t(axis)] * stride_[size_t(axis)];
   return first;
 }
 
+std::pair<int, int> RankGrid::ends_of(int rank, Axes link) const {
+  const int begin = group_of(rank, link.line()), count = size(link.line());
+  const int stride = stride_[size_t(std::countr_zero(link.line().bits()))];
+  return {begin + link.first() % count * stride, begin + (link.first() + 1) % count * stride};
+}
+
 std::vector<int> RankGrid::members(int rank, Axes axes) const {
+  if (axes.is_link()) {
+    const auto [first, next] = ends_of(rank, axes);
+    const int from = rank_at_[size_t(first)], to = rank_at_[size_t(next)];
+    if (rank != from && rank != to) return {rank};
+    return axes.back() ? std::vector{to, from} : std::vector{from, to};
+  }
   std::vector<int> places{group_of(rank, axes)};
   for (Axis axis : outermost_first_) {
     if (!axes.has(axis)) continue;

@@ -17,8 +17,9 @@ public:
   std::vector<int> members(int rank, Axes axes) const; ///< as Mesh::group
 
 private:
-  std::array<int, kAxes> size_{}, stride_{}; ///< of each axis, in places of the mesh's order
-  std::vector<Axis> outermost_first_;        ///< axes of more than one rank
+  std::pair<int, int> ends_of(int rank, Axes link) const; ///< places
+  std::array<int, kAxes> size_{}, stride_{};              ///< of each axis, in places of the mesh's order
+  std::vector<Axis> outermost_first_;                     ///< axes of more than one rank
   std::vector<int> rank_at_, place_of_;
 };
 

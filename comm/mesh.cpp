@@ -43,6 +43,7 @@ const char* name_of(Axis axis) {
 }
 
 std::string Axes::name() const {
+  if (is_link()) return concat("link ", first(), " of ", line().name(), back() ? ", back" : "");
   std::string text;
   for (int a = 0; a < kAxes; ++a)
     if (has(Axis(a))) text += concat(text.empty() ? "" : "+", name_of(Axis(a)));
@@ -104,6 +105,12 @@ int Mesh::index(Axes axes) const {
 }
 
 std::vector<int> Mesh::group(Axes axes) const {
+  if (axes.is_link()) {
+    const std::vector<int> line = group(axes.line());
+    const size_t from = size_t(axes.first()), to = (from + 1) % line.size();
+    if (rank_ != line[from] && rank_ != line[to]) return {rank_};
+    return axes.back() ? std::vector{line[to], line[from]} : std::vector{line[from], line[to]};
+  }
   std::vector<int> ranks;
   std::vector<std::array<int, kAxes>> members{coordinates_};
   for (Axis axis : order_) { // the product of the axes' sizes, in order

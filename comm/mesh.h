@@ -15,18 +15,29 @@ enum class Axis : int { pod, pp, replica, shard, cp, tp, copy };
 constexpr int kAxes = 7;
 const char* name_of(Axis axis);
 
-/// A set of axes, which names a kind of group.
+/// A set of axes, which names a kind of group; or a link, one direction between two neighbours of an axis, which names
+/// groups of two: {sender, receiver}.
 class Axes {
 public:
   Axes(std::initializer_list<Axis> axes) {
     for (Axis axis : axes) bits_ |= uint32_t(1) << int(axis);
   }
   explicit Axes(uint32_t bits) : bits_(bits) {}
+  /// Between coordinates `first` and `first` + 1 of the axis (0 behind the last): from the former to the latter, or
+  /// back.
+  static Axes link(Axis axis, int first, bool back) {
+    return Axes(Axes{axis}.bits() | kLink | (back ? kBack : 0) | uint32_t(first) << kFirst);
+  }
   bool has(Axis axis) const { return bits_ >> int(axis) & 1; }
+  bool is_link() const { return bits_ & kLink; }
+  Axes line() const { return Axes(bits_ & (kLink - 1)); } ///< of a link: its axis
+  bool back() const { return bits_ & kBack; }
+  int first() const { return int(bits_ >> kFirst); }
   uint32_t bits() const { return bits_; }
-  std::string name() const; ///< "replica+shard"
+  std::string name() const; ///< "replica+shard"; "link 0 of pp, back"
 
 private:
+  static constexpr uint32_t kLink = 1 << 8, kBack = 1 << 9, kFirst = 10;
   uint32_t bits_ = 0;
 };
 inline const Axes kDataAxes{Axis::pod, Axis::replica, Axis::shard, Axis::cp}; ///< that part the batch
@@ -57,7 +68,8 @@ public:
   int coordinate(Axis axis) const { return coordinates_[size_t(axis)]; }
   /// This rank's place among those that differ along `axes` only.
   int index(Axes axes) const;
-  /// The ranks that differ from this one along the given axes only, in the mesh's order.
+  /// The ranks that differ from this one along the given axes only, in the mesh's order; of a link, its two ranks, or
+  /// this one alone where it is neither.
   std::vector<int> group(Axes axes) const;
   /// How many hosts the group spans; 0 where the hosts are not known.
   int hosts_of(Axes axes) const;

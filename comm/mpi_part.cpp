@@ -136,6 +136,18 @@ const MpiApi kApi{
       MPI_Ialltoall(send, count, type, receive, count, type, comm_of(comm), requests->data());
       return requests;
     },
+    .send =
+        [](const void* data, int64_t bytes, int to, MpiApi::Communicator comm) {
+          return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
+            MPI_Isend(static_cast<const char*>(data) + at, n, MPI_BYTE, to, 0, comm_of(comm), request);
+          });
+        },
+    .receive =
+        [](void* data, int64_t bytes, int from, MpiApi::Communicator comm) {
+          return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
+            MPI_Irecv(static_cast<char*>(data) + at, n, MPI_BYTE, from, 0, comm_of(comm), request);
+          });
+        },
     .barrier = [](MpiApi::Communicator comm) -> MpiApi::Request {
       auto* requests = new Requests{MPI_REQUEST_NULL};
       MPI_Ibarrier(comm_of(comm), requests->data());

@@ -205,7 +205,8 @@ Group Transport::group(const Mesh& mesh, Axes axes) {
     if (!known) thread_->run(create);
     communicator = known;
   }
-  return {axes, ranks, mesh.index(axes), communicator};
+  const auto own = std::find(ranks.begin(), ranks.end(), mesh.rank());
+  return {axes, ranks, int(own - ranks.begin()), communicator};
 }
 
 std::vector<int> Transport::hosts() {
@@ -257,6 +258,16 @@ void Transport::all_gather(const void* mine, void* all, int64_t bytes_each, cons
 void Transport::all_to_all(const void* send, void* receive, int64_t bytes_each, const Group& group) {
   ENSURE(group.communicator(), "group ", group.axes().name(), " has ", group.size(), " ranks but no transport");
   complete([&] { return mpi_->all_to_all(send, receive, bytes_each, group.communicator()); });
+}
+
+void Transport::send(const void* data, int64_t bytes, const Group& link) {
+  ENSURE(link.communicator() && link.index() == 0, "rank ", rank_, " does not send over ", link.axes().name());
+  complete([&] { return mpi_->send(data, bytes, 1, link.communicator()); });
+}
+
+void Transport::receive(void* data, int64_t bytes, const Group& link) {
+  ENSURE(link.communicator() && link.index() == 1, "rank ", rank_, " does not receive over ", link.axes().name());
+  complete([&] { return mpi_->receive(data, bytes, 0, link.communicator()); });
 }
 
 void Transport::abort(int code) {

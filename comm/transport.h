@@ -73,6 +73,10 @@ public:
   void all_gather(const void* mine, void* all, int64_t bytes_each, const Group& group);
   void all_to_all(const void* send, void* receive, int64_t bytes_each, const Group& group);
 
+  // Over a link, whose group is {sender, receiver}.
+  void send(const void* data, int64_t bytes, const Group& link);
+  void receive(void* data, int64_t bytes, const Group& link);
+
   [[noreturn]] void abort(int code);
 
 private:

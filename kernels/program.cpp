@@ -4,7 +4,7 @@
 namespace triax {
 
 const char* name_of(StreamId stream) {
-  constexpr const char* kNames[] = {"compute", "communication", "exchange", "copy"};
+  constexpr const char* kNames[] = {"compute", "communication", "exchange", "pipeline", "copy"};
   return kNames[int(stream)];
 }
 

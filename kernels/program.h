@@ -6,9 +6,10 @@
 
 namespace triax {
 
-/// `communication` carries what ranks with other data exchange, `exchange` what ranks with other parts of a layer do.
-enum class StreamId : uint8_t { compute, communication, exchange, copy };
-constexpr int kStreams = 4;
+/// `communication` carries what ranks with other data exchange, `exchange` what ranks with other parts of a layer do,
+/// `pipeline` what ranks with other layers do.
+enum class StreamId : uint8_t { compute, communication, exchange, pipeline, copy };
+constexpr int kStreams = 5;
 const char* name_of(StreamId stream);
 
 enum class Purpose : uint8_t {

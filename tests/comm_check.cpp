@@ -307,4 +307,38 @@ TEST_SUITE("comm_check") {
                            "matched last"}));
     MESSAGE(collectives_of(stages[0]), " collectives a rank: ", all, " s; with ranks that cross: ", some_cross, " s");
   }
+
+  TEST_CASE("links: what one end sends the other receives, in order") {
+    MeshShape shape = mesh_of(2, 1);
+    shape.pp = 4;
+    // Two micro-batches forwards and back, one after the other.
+    struct Faults {
+      int sends_twice = -1, smaller = -1, crosses = -1;
+    };
+    const auto of_stage = [](int stage, const Faults& planted) {
+      return [stage, planted](Recorder& r) {
+        const auto link = [&](int first, bool back) {
+          return Collectives(*r.device, *r.transport, r.transport->group(r.mesh, Axes::link(Axis::pp, first, back)),
+                             StreamId::pipeline);
+        };
+        Collectives in = link((stage + 3) % 4, false), out = link(stage, false);
+        Collectives in_back = link(stage, true), out_back = link((stage + 3) % 4, true);
+        const Tensor x = r.x.slice(0, 0, planted.smaller == stage ? 32 : 64);
+        for (int m = 0; m < 2; ++m) {
+          if (planted.crosses == stage) in_back.receive(x);
+          if (stage > 0) planted.sends_twice == stage ? out_back.send(x) : in.receive(x);
+          if (stage < 3) out.send(x);
+          if (stage < 3 && planted.crosses != stage) in_back.receive(x);
+          if (stage > 0) out_back.send(x);
+        }
+      };
+    };
+    const auto found = [&](const Faults& planted) {
+      return faults_where(shape, [&](int rank) { return of_stage(rank / 2, planted); });
+    };
+    CHECK(found({}) == Sentences{});
+    CHECK(mentions(found({.sends_twice = 2}), {"link 1 of pp (ranks 2, 4)", "number", "rank 4 issues nothing more"}));
+    CHECK(mentions(found({.smaller = 1}), {"differ in size", "send(", "receive("}));
+    CHECK(mentions(found({.crosses = 1}), {"deadlock on independent streams", "link 1 of pp, back (ranks 4, 2)"}));
+  }
 }
