@@ -72,7 +72,8 @@ std::string difference(const Trace& a, const Trace& b, size_t kind, size_t n) {
   if (a.axes(ca).bits() != b.axes(cb).bits()) parts.push_back("the group's axes");
   if (a.attributes(ca).sequence != b.attributes(cb).sequence) parts.push_back("sequence");
   const bool pair = (is_send(*x.kind) && is_receive(*y.kind)) || (is_receive(*x.kind) && is_send(*y.kind));
-  if (a.axes(ca).is_link() ? !pair : x.kind != y.kind) parts.push_back("kind");
+  const bool alike = x.kind == y.kind && !is_send(*x.kind) && !is_receive(*x.kind);
+  if (!pair && !alike) parts.push_back("kind");
   bool sizes = x.operand_count == y.operand_count, types = true;
   for (int i = 0; i < std::min(x.operand_count, y.operand_count); ++i) {
     sizes = sizes && x[i].size() == y[i].size();

@@ -75,9 +75,7 @@ Mesh::Mesh(const MeshShape& s, int rank, int world, const std::vector<int>& node
   if (!nodes.empty())
     std::stable_sort(rank_at_.begin(), rank_at_.end(),
                      [&](int a, int b) { return nodes[size_t(a)] < nodes[size_t(b)]; });
-  const auto at = std::find(rank_at_.begin(), rank_at_.end(), rank);
-  ENSURE(at != rank_at_.end(), "rank ", rank, " of ", world);
-  coordinates_ = coordinates_of(int(at - rank_at_.begin()));
+  *this = of_rank(rank);
 }
 
 std::array<int, kAxes> Mesh::coordinates_of(int place) const {
@@ -88,6 +86,15 @@ std::array<int, kAxes> Mesh::coordinates_of(int place) const {
     place /= sizes_[axis];
   }
   return at;
+}
+
+Mesh Mesh::of_rank(int rank) const {
+  Mesh other = *this;
+  const auto at = std::find(rank_at_.begin(), rank_at_.end(), rank);
+  ENSURE(at != rank_at_.end(), "rank ", rank, " of ", world_);
+  other.rank_ = rank;
+  other.coordinates_ = coordinates_of(int(at - rank_at_.begin()));
+  return other;
 }
 
 int Mesh::size(Axes axes) const {

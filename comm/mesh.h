@@ -73,6 +73,7 @@ public:
   std::vector<int> group(Axes axes) const;
   /// How many hosts the group spans; 0 where the hosts are not known.
   int hosts_of(Axes axes) const;
+  Mesh of_rank(int rank) const; ///< the same, as another rank has it
   std::string describe() const; ///< "dp 2 x tp 4 (8 ranks)"
 
 private:

@@ -57,23 +57,26 @@ Op adamw(const AdamW& a) {
       .read(a.gradient)
       .read(a.state)
       .read(a.scalars)
-      .set(AdamWAttributes{a.beta1, a.beta2, a.eps, a.decay, a.first, a.shared_from, a.stochastic});
+      .set(AdamWAttributes{a.beta1, a.beta2, a.eps, a.decay, a.first, a.decay_to, a.shared_from, a.stochastic});
 }
 
-Op squared_norm(const Tensor& blocks, const Tensor& x, const Tensor& state, int64_t shared_from, int64_t shared_by) {
+Op squared_norm(const Tensor& blocks, const Tensor& x, const Tensor& state, const SharedRange& shared) {
   ENSURE(x.rank == 1 && x.dtype == Dtype::f32 && x.dense(), "squared_norm: x is ", x.describe());
   ENSURE(is(blocks, Dtype::f32, {(x.dim[0] + kNormBlock - 1) / kNormBlock}) && blocks.dense(),
          "squared_norm: blocks are ", blocks.describe(), " for ", x.describe());
   ENSURE(is(state, Dtype::u8, {int64_t(sizeof(StepState))}), "squared_norm: state is ", state.describe());
-  ENSURE(shared_from >= 0 && shared_by >= 1, "squared_norm: from ", shared_from, " shared by ", shared_by);
-  return Op(kSquaredNorm).write(blocks).read(x).read(state).set(NormAttributes{shared_from, shared_by});
+  ENSURE(shared.copied_from >= 0 && shared.whole_from >= shared.copied_from && shared.copies >= 1 &&
+             shared.whole_by >= 1,
+         "squared_norm: from ", shared.copied_from, " shared by ", shared.copies, ", from ", shared.whole_from, " by ",
+         shared.whole_by);
+  return Op(kSquaredNorm).write(blocks).read(x).read(state).set(shared);
 }
 
-Op norm_total(const Tensor& scalars, const Tensor& blocks, int64_t count) {
-  ensure_scalars(scalars);
+Op norm_total(const Tensor& total, const Tensor& blocks, int64_t count) {
+  ENSURE(is(total, Dtype::f32, {1}), "norm_total: total is ", total.describe());
   ENSURE(blocks.rank == 2 && blocks.dtype == Dtype::f32 && blocks.stride[1] == 1 && count <= blocks.size(),
          "norm_total: ", count, " blocks of ", blocks.describe());
-  return Op(kNormTotal).update(scalars).read(blocks).set(NormTotalAttributes{count});
+  return Op(kNormTotal).write(total).read(blocks).set(NormTotalAttributes{count});
 }
 
 Op finish_gradients(const Tensor& scalars, float capacity, float clip) {

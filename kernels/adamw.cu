@@ -46,11 +46,14 @@ template <class T, bool Stochastic> struct AdamWStep {
     load<V>(w, r.master + i);
     load<V>(m, r.moment1 + i);
     load<V>(v, r.moment2 + i);
+    const int64_t left = r.a.decay_to - first - i;
+    const int decaying = left < 0 ? 0 : left < V ? int(left) : V;
     for (int k = 0; k < V; ++k) {
       g[k] *= scale;
       m[k] = r.a.beta1 * m[k] + (1.0f - r.a.beta1) * g[k];
       v[k] = r.a.beta2 * v[k] + (1.0f - r.a.beta2) * g[k] * g[k];
-      w[k] -= rate * (m[k] * moment1_scale / (sqrtf(v[k] * moment2_scale) + r.a.eps) + r.a.decay * w[k]);
+      w[k] -= rate * (m[k] * moment1_scale / (sqrtf(v[k] * moment2_scale) + r.a.eps) +
+                      (k < decaying ? r.a.decay : 0.0f) * w[k]);
     }
     store<V>(r.moment1 + i, m);
     store<V>(r.moment2 + i, v);
@@ -104,25 +107,29 @@ template <int Block, int V> SIMT_DEV float sum_of_squares(const float* x, int64_
 
 template <int Block, int V> __global__ void __launch_bounds__(Block)
     squared_norm_kernel(float* __restrict__ blocks, const float* __restrict__ x, const StepState* __restrict__ state,
-                        int64_t n, NormAttributes a) {
+                        int64_t n, SharedRange shared) {
   const int64_t begin = blockIdx.x * kNormBlock, end = begin + kNormBlock < n ? begin + kNormBlock : n;
-  const int64_t shared = a.shared_from - state->shard_rank * n;
-  const int64_t split = shared < begin ? begin : shared > end ? end : shared;
-  float total = sum_of_squares<Block, V>(x, begin, split);
-  constexpr int kBehind = kIsHost ? V : 1; // `split` lies anywhere
-  if (split < end) total += sum_of_squares<Block, kBehind>(x, split, end) / float(a.shared_by);
+  const auto inside = [=](int64_t from) {
+    from -= state->shard_rank * n;
+    return from < begin ? begin : from > end ? end : from;
+  };
+  const int64_t copied = inside(shared.copied_from), whole = inside(shared.whole_from);
+  float total = sum_of_squares<Block, V>(x, begin, copied);
+  constexpr int kBehind = kIsHost ? V : 1; // these begin anywhere
+  if (copied < whole) total += sum_of_squares<Block, kBehind>(x, copied, whole) / float(shared.copies);
+  if (whole < end) total += sum_of_squares<Block, kBehind>(x, whole, end) / float(shared.whole_by);
   total = block_sum<Block>(total);
   if (threadIdx.x == 0) blocks[blockIdx.x] = total;
 }
 
 /// One block; in double, for there are very many.
 template <int Block> __global__ void __launch_bounds__(Block)
-    norm_total_kernel(float* __restrict__ scalars, const float* __restrict__ blocks, int64_t columns, int64_t stride,
+    norm_total_kernel(float* __restrict__ out, const float* __restrict__ blocks, int64_t columns, int64_t stride,
                       int64_t count) {
   double total = 0.0;
   for (int64_t i = threadIdx.x; i < count; i += Block) total += double(blocks[i / columns * stride + i % columns]);
   const float sum = block_sum<Block>(float(total));
-  if (threadIdx.x == 0) scalars[kGradientNorm2] += sum;
+  if (threadIdx.x == 0) *out = sum;
 }
 
 __global__ void __launch_bounds__(1) finish_gradients_kernel(float* __restrict__ scalars, float capacity, float clip) {
@@ -172,7 +179,7 @@ static void launch_squared_norm(const Op& op, const LaunchContext& context) {
   const float* x = op[1].data<float>();
   launch(context, dim3(unsigned(ceil_div(n, kNormBlock))), dim3(B), 0,
          wide(x) ? &squared_norm_kernel<B, V> : &squared_norm_kernel<B, 1>, op[0].data<float>(), x,
-         op[2].data<StepState>(), n, op.get<NormAttributes>());
+         op[2].data<StepState>(), n, op.get<SharedRange>());
 }
 
 static void launch_norm_total(const Op& op, const LaunchContext& context) {

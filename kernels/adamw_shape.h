@@ -6,14 +6,11 @@ namespace triax {
 
 struct AdamWAttributes {
   float beta1, beta2, eps, decay;
-  int64_t first, shared_from;
+  int64_t first, decay_to, shared_from;
   int64_t stochastic; ///< 0 or 1
 };
 struct FinishAttributes {
   float capacity, clip;
-};
-struct NormAttributes {
-  int64_t shared_from, shared_by;
 };
 struct NormTotalAttributes {
   int64_t count;

@@ -13,32 +13,6 @@
 namespace triax {
 namespace {
 
-/// A layer's matrices stand in its own unit, its vectors with all others, but for biases that stand alone.
-LayerTensors layer_tensors(const Tensor& matrices, const Tensor& bias, const Tensor& vectors, const ParamTable& table,
-                           int64_t l) {
-  const auto matrix = [&](Role role) { return view_of(matrices, table, table.find(role, l)); };
-  const auto vector = [&](Role role) { return view_of(vectors, table, table.find(role, l)); };
-  return {vector(Role::norm1),      vector(Role::norm1_bias),
-          matrix(Role::qkv),        view_of(bias, table, table.find(Role::qkv_bias, l)),
-          vector(Role::qk_norm),    matrix(Role::out),
-          vector(Role::out_bias),   vector(Role::norm2),
-          vector(Role::norm2_bias), matrix(Role::up),
-          vector(Role::up_bias),    matrix(Role::down),
-          vector(Role::down_bias)};
-}
-
-/// Learned positions [0, T) of the table or its gradient; empty where there is none.
-Tensor first_positions(const Tensor& table, const Inputs& in) {
-  return table.empty() ? table : table.slice(0, 0, in.sequence);
-}
-
-NormKind norm_kind(const ModelConfig& c) { return c.norm == Norm::rms ? NormKind::rms : NormKind::layer; }
-
-// What an observer is shown of a layer and behind the layers, forward; backward, the gradients of the same.
-constexpr const char *kIntoAttention = "stream into the attention", *kAttention = "attention of the heads",
-                     *kIntoMlp = "stream into the MLP", *kActivated = "activated MLP",
-                     *kFinalStream = "stream out of the last layer", *kFinalNorm = "final norm";
-
 /// Rows of logits that exist at once: enough for an efficient product, few enough to stay small beside the activations.
 int64_t chunk_rows(int64_t vocabulary, Dtype dtype) {
   constexpr int64_t kBytes = int64_t(64) << 20, kStep = 64;
@@ -63,27 +37,20 @@ void Decoder::initialise() {
 }
 
 void Decoder::train(const Inputs& in, const Tensor& scalars, float scale) {
-  std::vector<Kept> kept(static_cast<size_t>(config_.layers));
-  Final final = forward(in, kept, true);
-  dvectors_ = parameters_.gradients(vector_unit());
-  Allocation dhidden = losses(in, final.hidden, scalars, scale, true);
-  show(kFinalNorm, -1, true, Parted::rows, dhidden);
-  if (!config_.tied) parameters_.finished(head_unit());
+  Pass pass;
+  forward(all(), in, pass);
+  backward(all(), in, pass, scalars, scale);
+}
 
-  Allocation dstream = activations("d stream", own_rows(in), config_.width);
-  normalise_backward(dstream, outside(dvectors_, Role::final_norm), outside(dvectors_, Role::final_norm_bias), dhidden,
-                     {}, final.stream, final.statistics, outside(vectors_, Role::final_norm));
-  dhidden.release();
-  final = {};
-  show(kFinalStream, -1, true, Parted::rows, dstream);
-  for (int64_t l = config_.layers - 1; l >= 0; --l) {
-    layer_backward(l, in, std::move(kept[size_t(l)]), dstream);
-    layer_finished(l);
-  }
-  parameters_.done(vector_unit());
-  embed_backward(in, dstream);
-  parameters_.finished(embedding_unit());
-  parameters_.finished(vector_unit());
+void Decoder::evaluate(const Inputs& in, const Tensor& scalars) {
+  Pass pass;
+  evaluate(all(), in, pass, scalars);
+}
+
+void Decoder::evaluate(const LayerRange& range, const Inputs& in, Pass& pass, const Tensor& scalars) {
+  forward(range, in, pass, false);
+  if (range.head) losses(in, pass.final.hidden, scalars, 0.0f, false);
+  pass.final = {};
 }
 
 int64_t Decoder::observed_bytes(int64_t rows) const {
@@ -93,30 +60,22 @@ int64_t Decoder::observed_bytes(int64_t rows) const {
   return 2 * (config_.layers * layer + 2 * stream) + bytes(rows, Dtype::f32);
 }
 
-void Decoder::evaluate(const Inputs& in, const Tensor& scalars) {
-  std::vector<Kept> kept(2);
-  const Final final = forward(in, kept, false);
-  losses(in, final.hidden, scalars, 0.0f, false);
-  parameters_.done(vector_unit());
-}
-
 void Decoder::predict(const Inputs& in, const Tensor& rows, const Tensor& logits) {
-  std::vector<Kept> kept(2);
-  const Final final = forward(in, kept, false);
+  Pass pass;
+  forward(all(), in, pass, false);
   const Allocation last = activations("rows to predict from", rows.dim[0], config_.width);
-  device_.compute().run(embedding_forward(last, rows, final.hidden, {})); // a table look-up is a gather of rows
+  device_.compute().run(embedding_forward(last, rows, pass.final.hidden, {})); // a table look-up is a gather of rows
   const Tensor unit = parameters_.weights(head_unit(), -1);
   tensor_.columns(logits, last, outside(unit, head_role()), {});
   parameters_.done(head_unit());
-  parameters_.done(vector_unit());
 }
 
-void Decoder::embed(const Inputs& in, const Tensor& stream) {
-  const Tensor weights = parameters_.weights(embedding_unit(), layer_unit(0));
-  const Tensor positions = first_positions(outside(weights, Role::positions), in);
+void Decoder::embed(const Inputs& in, const Tensor& stream, int next) {
+  const Tensor unit = position_unit() < 0 ? Tensor{} : parameters_.weights(position_unit(), embedding_unit());
+  const Tensor positions = first_positions(unit, in);
+  const Tensor table = outside(parameters_.weights(embedding_unit(), next), Role::embedding);
   const auto look_up = [&](const Tensor& to) {
-    device_.compute().run(
-        embedding_forward(to, in.tokens, outside(weights, Role::embedding), positions, tensor_.state()));
+    device_.compute().run(embedding_forward(to, in.tokens, table, positions, tensor_.state()));
   };
   if (tensor_.size() == 1) {
     look_up(stream);
@@ -126,53 +85,69 @@ void Decoder::embed(const Inputs& in, const Tensor& stream) {
     tensor_.scatter(stream, part);
   }
   parameters_.done(embedding_unit());
+  if (position_unit() >= 0) parameters_.done(position_unit());
 }
 
-void Decoder::embed_backward(const Inputs& in, const Tensor& dstream) {
-  const Tensor gradients = parameters_.gradients(embedding_unit());
-  const auto whole = tensor_.gather(dstream);
-  device_.compute().run(embedding_backward(outside(gradients, Role::embedding),
-                                           first_positions(outside(gradients, Role::positions), in), whole, in.tokens,
-                                           in.order, tensor_.state()));
-}
-
-Decoder::Final Decoder::forward(const Inputs& in, std::vector<Kept>& kept, bool keep) {
+void Decoder::forward(const LayerRange& range, const Inputs& in, Pass& pass, bool keep) {
   const int64_t N = own_rows(in), C = config_.width;
   Tensor stream;
   Allocation branch;
-  vectors_ = parameters_.weights(vector_unit(), embedding_unit());
-  for (int64_t l = 0; l < config_.layers; ++l) {
-    Kept& k = kept[size_t(keep ? l : l % 2)];
+  pass.kept.resize(size_t(keep ? range.count : 2));
+  for (int64_t i = 0; i < range.count; ++i) {
+    const int64_t l = range.first + i;
+    Kept& k = pass.kept[size_t(keep ? i : i % 2)];
     k = {};
-    if (l == 0) {
-      k.stream1 = activations("embedded", N, C);
-      embed(in, k.stream1);
-    }
-    branch = layer_forward(l, in, stream, std::move(branch), k);
+    if (i == 0) k.stream1 = enter(range, in, pass);
+    const int next = i + 1 < range.count ? layer_unit(l + 1) : range.head ? norm_unit() : -1;
+    branch = layer_forward(l, next, in, stream, std::move(branch), k);
     if (keep) show_layer(l, k);
     stream = k.stream2;
   }
+  if (range.head) {
+    pass.final = finish(in, stream, branch, range.count > 0 ? Allocation{} : enter(range, in, pass));
+    if (keep) {
+      show(kFinalStream, -1, false, Parted::rows, pass.final.stream);
+      show(kFinalNorm, -1, false, Parted::rows, pass.final.hidden);
+    }
+  } else if (range.count == 0) {
+    pass.leaving = enter(range, in, pass);
+  } else {
+    pass.leaving = activations("leaving stream", N, C);
+    device_.compute().run(add(pass.leaving, stream, branch));
+  }
+  if (!keep) pass.kept.clear();
+}
+
+Allocation Decoder::enter(const LayerRange& range, const Inputs& in, Pass& pass) {
+  if (!range.embedding) return std::move(pass.entering);
+  Allocation embedded = activations("embedded", own_rows(in), config_.width);
+  embed(in, embedded, range.count > 0 ? layer_unit(range.first) : -1);
+  return embedded;
+}
+
+Decoder::Final Decoder::finish(const Inputs& in, const Tensor& stream, const Tensor& branch, Allocation alone) {
+  const int64_t N = own_rows(in), C = config_.width;
   Final final;
-  final.stream = activations("final stream", N, C);
+  const bool joins = alone->empty();
+  final.stream = joins ? activations("final stream", N, C) : std::move(alone);
   final.statistics = statistics(N);
   final.hidden = activations("final norm", N, C);
-  normalise(final.hidden, final.stream, final.statistics, stream, branch, outside(vectors_, Role::final_norm),
-            outside(vectors_, Role::final_norm_bias));
-  if (keep) {
-    show(kFinalStream, -1, false, Parted::rows, final.stream);
-    show(kFinalNorm, -1, false, Parted::rows, final.hidden);
-  }
+  const Tensor unit = parameters_.weights(norm_unit(), head_unit());
+  normalise(final.hidden, joins ? *final.stream : Tensor{}, final.statistics, joins ? stream : *final.stream, branch,
+            outside(unit, Role::final_norm), outside(unit, Role::final_norm_bias));
+  parameters_.done(norm_unit());
   return final;
 }
 
-Allocation Decoder::layer_forward(int64_t l, const Inputs& in, const Tensor& stream, Allocation branch, Kept& k) {
+Allocation Decoder::layer_forward(int64_t l, int next, const Inputs& in, const Tensor& stream, Allocation branch,
+                                  Kept& k) {
   const int64_t N = in.batch * in.sequence, own = own_rows(in), C = config_.width, D = config_.head_width;
-  const LayerTensors w = layer_weights(l, l + 1 < config_.layers ? layer_unit(l + 1) : head_unit());
+  const LayerTensors w = layer_weights(l, next);
   Stream compute = device_.compute();
 
   k.statistics1 = statistics(own);
   k.norm1 = activations("norm1", own, C);
-  if (l == 0) {
+  if (!k.stream1->empty()) {
     normalise(k.norm1, {}, k.statistics1, k.stream1, {}, w.norm1, w.norm1_bias);
   } else {
     k.stream1 = activations("stream1", own, C);
@@ -204,44 +179,9 @@ Allocation Decoder::layer_forward(int64_t l, const Inputs& in, const Tensor& str
   return down;
 }
 
-void Decoder::layer_backward(int64_t l, const Inputs& in, Kept k, const Tensor& dstream) {
-  const int64_t N = in.batch * in.sequence, own = own_rows(in), C = config_.width, D = config_.head_width;
-  const LayerTensors w = layer_weights(l, l > 0 ? layer_unit(l - 1) : -1), d = layer_gradients(l);
-  Stream compute = device_.compute();
-
-  Allocation dactivated = activations("d mlp activated", N, mlp_);
-  tensor_.rows_backward(dactivated, d.down, d.down_bias, dstream, k.activated, w.down);
-  k.activated.release();
-  Allocation dup = activations("d mlp up", N, w.up.dim[0]);
-  show(kActivated, l, true, Parted::columns, dactivated);
-  compute.run(gated() ? swiglu_backward(dup, dactivated, k.up) : gelu_backward(dup, dactivated, k.up, gelu()));
-  dactivated.release();
-  k.up.release();
-  Allocation dnorm = activations("d norm2", own, C);
-  tensor_.columns_backward(dnorm, d.up, d.up_bias, dup, k.norm2, w.up);
-  dup.release();
-  normalise_backward(dstream, d.norm2, d.norm2_bias, dnorm, dstream, k.stream2, k.statistics2, w.norm2);
-  show(kIntoMlp, l, true, Parted::rows, dstream);
-
-  Allocation dattention = activations("d attention", N, heads_ * D);
-  tensor_.rows_backward(dattention, d.out, d.out_bias, dstream, k.attention, w.out);
-  show(kAttention, l, true, Parted::columns, dattention);
-  Allocation dqkv = activations("d qkv", N, (heads_ + 2 * kv_heads_) * D);
-  compute.run(
-      attention_backward({attention_shape(in, l), dqkv, dattention, k.attention, k.lse, k.qkv, in.document_start}));
-  dattention.release();
-  turn(dqkv, true);
-  normalise_heads_backward(dqkv, d.qk_norm, std::move(k.heads), w.qk_norm);
-  tensor_.columns_backward(dnorm, d.qkv, d.qkv_bias, dqkv, k.norm1, w.qkv);
-  dqkv.release();
-  normalise_backward(dstream, d.norm1, d.norm1_bias, dnorm, dstream, k.stream1, k.statistics1, w.norm1);
-  show(kIntoAttention, l, true, Parted::rows, dstream);
-  layer_done(l);
-}
-
 Allocation Decoder::losses(const Inputs& in, const Tensor& hidden, const Tensor& scalars, float scale, bool backward) {
   const int64_t N = in.batch * in.sequence, C = config_.width;
-  const Tensor unit = parameters_.weights(head_unit(), backward ? layer_unit(config_.layers - 1) : -1);
+  const Tensor unit = parameters_.weights(head_unit(), backward ? norm_unit() : -1);
   const Tensor head = outside(unit, head_role());
   const Tensor dhead = backward ? outside(parameters_.gradients(head_unit()), head_role()) : Tensor{};
   const int64_t V = head.dim[0], rows = std::min(N, chunk_rows(V, dtype_));
@@ -291,16 +231,9 @@ void Decoder::show_layer(int64_t l, const Kept& k) const {
   show(kActivated, l, false, Parted::columns, k.activated);
 }
 
-LayerTensors Decoder::layer_weights(int64_t l, int64_t next) {
-  const int bias = bias_unit(l);
-  const Tensor alone = bias < 0 ? vectors_ : parameters_.weights(bias, -1);
-  return layer_tensors(parameters_.weights(layer_unit(l), int(next)), alone, vectors_, table_, l);
-}
-
-LayerTensors Decoder::layer_gradients(int64_t l) {
-  const int bias = bias_unit(l);
-  const Tensor alone = bias < 0 ? dvectors_ : parameters_.gradients(bias);
-  return layer_tensors(parameters_.gradients(layer_unit(l)), alone, dvectors_, table_, l);
+LayerTensors Decoder::layer_weights(int64_t l, int next) {
+  const Tensor unit = parameters_.weights(layer_unit(l), next);
+  return layer_tensors(l, unit, bias_unit(l) < 0 ? unit : parameters_.weights(bias_unit(l), -1));
 }
 
 void Decoder::layer_done(int64_t l) {
@@ -308,14 +241,18 @@ void Decoder::layer_done(int64_t l) {
   if (const int bias = bias_unit(l); bias >= 0) parameters_.done(bias);
 }
 
-void Decoder::layer_finished(int64_t l) {
-  parameters_.finished(layer_unit(l));
-  if (const int bias = bias_unit(l); bias >= 0) parameters_.finished(bias);
+LayerTensors Decoder::layer_tensors(int64_t l, const Tensor& unit, const Tensor& biases) const {
+  const auto own = [&](Role role) { return view_of(unit, table_, table_.find(role, l)); };
+  const auto bias = [&](Role role) { return view_of(biases, table_, table_.find(role, l)); };
+  return {own(Role::norm1),    own(Role::norm1_bias), own(Role::qkv),      bias(Role::qkv_bias),  own(Role::qk_norm),
+          own(Role::out),      own(Role::out_bias),   own(Role::norm2),    own(Role::norm2_bias), own(Role::up),
+          bias(Role::up_bias), own(Role::down),       own(Role::down_bias)};
 }
 
 int Decoder::bias_unit(int64_t l) const {
-  const Parameter* bias = table_.find(Role::qkv_bias, l);
-  return bias && bias->unit != vector_unit() ? bias->unit : -1;
+  const int unit =
+      table_.find(Role::qkv_bias, l) ? table_.unit_of(Role::qkv_bias, l) : table_.unit_of(Role::up_bias, l);
+  return unit == layer_unit(l) ? -1 : unit;
 }
 
 AttentionShape Decoder::attention_shape(const Inputs& in, int64_t layer) const {
@@ -326,13 +263,7 @@ AttentionShape Decoder::attention_shape(const Inputs& in, int64_t layer) const {
 void Decoder::normalise(const Tensor& y, const Tensor& sum, const Tensor& statistics, const Tensor& x,
                         const Tensor& residual, const Tensor& weight, const Tensor& bias) {
   device_.compute().run(
-      norm_forward({norm_kind(config_), float(config_.norm_eps), y, sum, statistics, x, residual, weight, bias}));
-}
-
-void Decoder::normalise_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,
-                                 const Tensor& dresidual, const Tensor& x, const Tensor& statistics,
-                                 const Tensor& weight) {
-  device_.compute().run(norm_backward({norm_kind(config_), dx, dweight, dbias, dy, dresidual, x, statistics, weight}));
+      norm_forward({norm_kind(), float(config_.norm_eps), y, sum, statistics, x, residual, weight, bias}));
 }
 
 Allocation Decoder::activations(const char* name, int64_t rows, int64_t columns) {
@@ -352,13 +283,6 @@ void Decoder::normalise_heads(const Tensor& qkv, Allocation& before, const Tenso
   const Tensor heads = queries_and_keys(qkv);
   before = activations("heads before norm", heads.dim[0], heads.dim[1]);
   device_.compute().run(head_norm_forward({heads_, float(config_.norm_eps), heads, before, weight}));
-}
-
-void Decoder::normalise_heads_backward(const Tensor& dqkv, const Tensor& dweight, Allocation before,
-                                       const Tensor& weight) {
-  if (weight.empty()) return;
-  device_.compute().run(
-      head_norm_backward({heads_, float(config_.norm_eps), queries_and_keys(dqkv), dweight, before, weight}));
 }
 
 void Decoder::turn(const Tensor& qkv, bool inverse) {

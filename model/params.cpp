@@ -18,9 +18,20 @@ public:
              {part("transformer.wpe.weight", c_.context)});
     for (int64_t l = 0; l < c_.layers; ++l) layer(l);
     norm(Role::final_norm, Role::final_norm_bias, -1, "final_norm", gpt2_ ? "transformer.ln_f" : "model.norm");
-    if (!c_.tied)
+    if (!c_.tied) {
       matrix(Role::head, -1, "head.weight", c_.width, c_.init_std,
              {part("lm_head.weight", c_.vocabulary, Parted::rows)});
+    } else if (cut_.head_copy) {
+      Parameter copy = rows_[0];
+      copy.role = Role::head;
+      copy.name = "head.weight";
+      copy.is_copy = true;
+      rows_.push_back(std::move(copy));
+    }
+    uint32_t number = 0;
+    for (const bool decay : {true, false})
+      for (Parameter& p : rows_)
+        if (p.decay == decay) p.number = p.is_copy ? rows_[0].number : number++;
     return std::move(rows_);
   }
 
@@ -83,13 +94,13 @@ private:
   }
 
   void matrix(Role role, int64_t l, const std::string& name, int64_t columns, double std, std::vector<Piece> pieces) {
-    Parameter p{role, l, name, 0, columns, false, float(std), 0.0f, true, 0, -1, std::move(pieces)};
+    Parameter p{role, l, name, 0, columns, false, float(std), 0.0f, true, false, 0, 0, -1, std::move(pieces)};
     if (p.pieces[0].parted == Parted::columns) p.columns /= cut_.tensor;
     add(std::move(p), columns);
   }
 
   void vector(Role role, int64_t l, const std::string& name, float constant, std::vector<Piece> pieces) {
-    add({role, l, name, 0, 1, true, 0.0f, constant, false, 0, -1, std::move(pieces)}, 1);
+    add({role, l, name, 0, 1, true, 0.0f, constant, false, false, 0, 0, -1, std::move(pieces)}, 1);
   }
 
   void add(Parameter p, int64_t all_columns) {
@@ -114,10 +125,6 @@ int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * ste
 
 int64_t gcd_of(int64_t a, int64_t b) { return b == 0 ? a : gcd_of(b, a % b); }
 
-/// Held alike by ranks of the group, as the part of a unit that comes last: true for whole parameters, and for the
-/// fused queries, keys and values where keys and values have copies.
-bool is_shared(const Parameter& p, const Cut& cut) { return cut.tensor > 1 && p.pieces[0].parted == Parted::whole; }
-
 } // namespace
 
 int64_t Piece::rows_at(int rank) const {
@@ -133,56 +140,76 @@ int kv_copies(const ModelConfig& c, int tensor) {
   return int(tensor / common);
 }
 
-ParamTable::ParamTable(const ModelConfig& config, Cut cut) : cut_(cut), rows_(Rows(config, cut).all()) {
+ParamTable::ParamTable(const ModelConfig& config, Cut cut) : cut_(std::move(cut)), rows_(Rows(config, cut_).all()) {
   index_.assign(size_t(config.layers + 1) * kRoles, -1);
   for (size_t i = 0; i < rows_.size(); ++i)
     index_[size_t(rows_[i].layer + 1) * kRoles + size_t(rows_[i].role)] = int32_t(i);
-  add_unit("embedding", true, {Role::embedding, Role::positions}, -1);
-  for (int64_t l = 0; l < config.layers; ++l)
-    add_unit(concat("layer ", l), true, {Role::out, Role::up, Role::down, Role::qkv}, l);
-  if (!config.tied) add_unit("head", true, {Role::head}, -1);
-  for (int64_t l = 0; l < config.layers && cut.copies > 1; ++l) // in units of their own: a part of them is shared
-    if (find(Role::qkv_bias, l)) add_unit(concat("bias of layer ", l), false, {Role::qkv_bias}, l);
-  add_unit("vectors", false, {}, -1);
+  const auto any_chunk = [&](const auto& has) {
+    return cut_.chunks.empty() || std::any_of(cut_.chunks.begin(), cut_.chunks.end(), has);
+  };
+  const bool embedding = any_chunk([](const LayerRange& r) { return r.embedding; });
+  const bool head = any_chunk([](const LayerRange& r) { return r.head; });
+  add_unit("embedding", {Role::embedding}, {}, -1, embedding);
+  add_unit("positions", {}, {Role::positions}, -1, embedding);
+  const bool copies = cut_.copies > 1; // then a part of the queries', keys' and values' biases is held by some ranks
+  for (int64_t l = 0; l < config.layers; ++l) {
+    const bool here = any_chunk([l](const LayerRange& r) { return l >= r.first && l < r.first + r.count; });
+    std::vector<Role> parted{Role::out, Role::up, Role::down, Role::qkv};
+    if (!copies) parted.insert(parted.end(), {Role::up_bias, Role::qkv_bias});
+    add_unit(
+        concat("layer ", l), parted,
+        {Role::norm1, Role::norm1_bias, Role::qk_norm, Role::out_bias, Role::norm2, Role::norm2_bias, Role::down_bias},
+        l, here);
+    if (copies) add_unit(concat("biases of layer ", l), {Role::up_bias, Role::qkv_bias}, {}, l, here);
+  }
+  add_unit("final norm", {}, {Role::final_norm, Role::final_norm_bias}, -1, head);
+  add_unit("head", {Role::head}, {}, -1, head);
 }
 
-void ParamTable::add_unit(std::string name, bool decay, const std::vector<Role>& roles, int64_t layer) {
+void ParamTable::add_unit(std::string name, const std::vector<Role>& parted, const std::vector<Role>& whole,
+                          int64_t layer, bool is_here) {
   Unit unit;
   unit.name = std::move(name);
+  unit.number = int32_t(all_units_);
   unit.begin = elements_;
   unit.canonical = canonical_;
-  unit.decay = decay;
-  int64_t at = 0;
-  const auto place = [&](Parameter& p) {
-    p.offset = elements_ + at;
-    p.unit = int32_t(units_.size());
-    at = rounded_up(at + p.size(), kParamAlignment);
+  int64_t at = 0, copied_from = -1;
+  const auto place = [&](const std::vector<Role>& roles) {
+    for (Role role : roles) {
+      const int32_t row = index_[size_t(layer + 1) * kRoles + size_t(role)];
+      if (row < 0) continue;
+      Parameter& p = rows_[size_t(row)];
+      unit.is_copy = p.is_copy;
+      unit.partial = role != Role::positions;
+      if (cut_.copies > 1 && (role == Role::qkv || role == Role::qkv_bias))
+        copied_from = at + p.pieces[1].first * p.columns; // keys and values
+      if (is_here) p.offset = elements_ + at, p.unit = int32_t(units_.size());
+      at = rounded_up(at + p.size(), kParamAlignment);
+      if (p.decay) unit.decay_to = at;
+    }
   };
-  for (Role role : roles)
-    for (Parameter& p : rows_) {
-      if (p.role != role || p.layer != layer) continue;
-      if (is_shared(p, cut_)) unit.shared_from = at, unit.shared_by = cut_.tensor; // learned positions
-      place(p);
-      if ((role != Role::qkv && role != Role::qkv_bias) || cut_.copies == 1) continue;
-      unit.shared_from = p.offset - elements_ + p.pieces[1].first * p.columns; // keys and values
-      unit.shared_by = cut_.copies;
-      unit.partial = true;
-    }
-  if (roles.empty()) { // what is left
-    for (const bool shared : {false, true}) {
-      for (Parameter& p : rows_)
-        if (p.unit < 0 && is_shared(p, cut_) == shared) place(p);
-      if (!shared) unit.shared_from = at;
-    }
-    unit.shared_by = cut_.tensor;
-    unit.partial = cut_.tensor > 1;
-  }
-  unit.length = rounded_up(std::max<int64_t>(at, 1), kShardBlock);
+  place(parted);
+  unit.whole_from = at;
+  place(whole);
+  if (at == 0) return; // the model has none of it
+  unit.length = rounded_up(at, kShardBlock);
   unit.elements = rounded_up(unit.length, kShardBlock * cut_.shards);
-  if (unit.shared_by == 1) unit.shared_from = unit.length;
+  if (cut_.tensor == 1 || at == unit.whole_from) unit.whole_from = unit.length;
+  unit.copied_from = copied_from < 0 ? unit.whole_from : copied_from;
+  if (unit.is_copy) { // random bits are the embedding's, which comes first; its norm counts once
+    unit.canonical = 0;
+  } else {
+    canonical_ += unit.length;
+    ++all_units_;
+  }
+  if (!is_here) return;
   elements_ += unit.elements;
-  canonical_ += unit.length;
   units_.push_back(std::move(unit));
+}
+
+int ParamTable::unit_of(Role role, int64_t layer) const {
+  const Parameter* p = find(role, layer);
+  return p ? p->unit : -1;
 }
 
 const Parameter* ParamTable::find(Role role, int64_t layer) const {
@@ -193,11 +220,9 @@ const Parameter* ParamTable::find(Role role, int64_t layer) const {
 int64_t ParamTable::count() const {
   int64_t sum = 0;
   for (const Parameter& p : rows_)
-    for (const Piece& piece : p.pieces) sum += piece.all_rows * piece.all_columns;
+    for (const Piece& piece : p.pieces) sum += p.is_copy ? 0 : piece.all_rows * piece.all_columns;
   return sum;
 }
-
-int64_t ParamTable::blocks() const { return canonical_ / kShardBlock; }
 
 Tensor view_of(const Tensor& unit, const ParamTable& table, const Parameter* p) {
   if (!p || unit.empty()) return {};

@@ -59,54 +59,68 @@ struct Parameter {
   float init_std = 0;            ///< of a normal distribution; 0: the constant below
   float init_constant = 0;
   bool decay = false;
-  int64_t offset = 0; ///< of the first element in the rank's flat parameter space
-  int32_t unit = -1;  ///< of which part
+  bool is_copy = false; ///< of the embedding, as the head of a rank that may not have that: no file has it
+  uint32_t number = 0;  ///< among the model's: keys its random numbers; a copy has the embedding's
+  int64_t offset = 0;   ///< of the first element in the rank's flat parameter space
+  int32_t unit = -1;    ///< of which part; -1: another stage's
   std::vector<Piece> pieces;
   int64_t size() const { return rows * columns; }
   int64_t first_column_at(int rank) const { return pieces[0].parted == Parted::columns ? rank * columns : 0; }
 };
 
-/// A part of the flat space that is gathered, reduced and updated as a whole: the embedding, a layer's matrices, the
-/// head, all vectors. From `shared_from` on stands what `shared_by` ranks of the tensor-parallel group hold alike.
+/// A part of the flat space that is gathered, reduced and updated as a whole: the embedding, a layer, the head. What
+/// decays comes first, and what ranks of the tensor-parallel group hold alike last: from `copied_from` on what
+/// Cut::copies of them do (keys and values), from `whole_from` on what all do.
 struct Unit {
   std::string name;
+  int32_t number = 0; ///< among the whole model's
   int64_t begin = 0;
-  int64_t elements = 0;    ///< padded so that every shard is whole blocks of kShardBlock
-  int64_t canonical = 0;   ///< where it begins when nothing is padded for shards, in a table of one rank's share
-  int64_t length = 0;      ///< elements without padding for shards, a multiple of kShardBlock
-  int64_t shared_from = 0; ///< from the unit's begin
-  int64_t shared_by = 1;
-  bool partial = false; ///< the shared gradients of ranks are parts of a sum; else each has the whole
-  bool decay = false;
+  int64_t elements = 0;  ///< padded so that every shard is whole blocks of kShardBlock
+  int64_t canonical = 0; ///< where it begins in the whole model when nothing is padded for shards
+  int64_t length = 0;    ///< elements without padding for shards, a multiple of kShardBlock
+  int64_t decay_to = 0, copied_from = 0, whole_from = 0; ///< from the unit's begin
+  bool partial = false; ///< gradients from `whole_from` on are parts of a sum over ranks; else each has the whole
+  bool is_copy = false; ///< of the embedding's
+};
+
+/// Layers [first, first + count) of the model; the embedding stands before the first, the head behind the last.
+struct LayerRange {
+  int64_t first = 0, count = 0;
+  bool embedding = false, head = false;
 };
 
 /// How a rank's share is cut: over a tensor-parallel group of `tensor` ranks, `copies` of which hold the same
-/// key/value heads, and into `shards` pieces of each unit.
+/// key/value heads, and into `shards` pieces of each unit; a stage of a pipeline has some `chunks` of layers (empty:
+/// all). With `head_copy` a tied head is a copy of the embedding, whose gradients are summed by themselves.
 struct Cut {
   int tensor = 1, copies = 1, shards = 1;
+  std::vector<LayerRange> chunks = {};
+  bool head_copy = false;
 };
 /// How many neighbours of `tensor` ranks hold the same key/value heads. Throws where heads or MLP do not part evenly.
 int kv_copies(const ModelConfig& config, int tensor);
 
-/// All units one behind the other: what decays first (embedding, layers upwards, head), the vectors last.
+/// All parameters of a model, and the units that one rank has, one behind the other in the order of the model.
 class ParamTable {
 public:
   explicit ParamTable(const ModelConfig& config, Cut cut = {});
   const std::vector<Parameter>& rows() const { return rows_; } ///< in the order of the model
-  const std::vector<Unit>& units() const { return units_; }
+  const std::vector<Unit>& units() const { return units_; }    ///< of this rank's stage
+  int64_t all_units() const { return all_units_; }             ///< of the whole model, copies left out
   const Cut& cut() const { return cut_; }
   const Parameter* find(Role role, int64_t layer = -1) const; ///< null where the model has none
+  int unit_of(Role role, int64_t layer = -1) const;           ///< -1 where this rank has none
   int64_t count() const;                                      ///< of the model's parameters, without padding
   int64_t elements() const { return elements_; } ///< of one rank's flat space; parameters start at kParamAlignment
-  int64_t blocks() const;                        ///< of kShardBlock canonical elements
 
 private:
-  void add_unit(std::string name, bool decay, const std::vector<Role>& roles, int64_t layer);
+  void add_unit(std::string name, const std::vector<Role>& parted, const std::vector<Role>& whole, int64_t layer,
+                bool is_here);
   Cut cut_;
   std::vector<Parameter> rows_;
   std::vector<int32_t> index_; ///< of rows_, by layer + 1 and role; -1 where the model has none
   std::vector<Unit> units_;
-  int64_t elements_ = 0, canonical_ = 0;
+  int64_t all_units_ = 0, elements_ = 0, canonical_ = 0;
 };
 constexpr int64_t kParamAlignment = 128;
 constexpr int64_t kShardBlock = kNormBlock; ///< shards are cut at whole partial sums of the norm

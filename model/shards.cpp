@@ -13,14 +13,37 @@ Axes scattered_axes(ZeroStage stage) { return stage == ZeroStage::none ? Axes{} 
 /// Buffers whose reduction may be under way while the next is filled.
 constexpr size_t kReducing = 2;
 
+/// By pass. A lane is summed in a buffer where no finished one waits; when it ends it meets those at the levels of the
+/// tree that are full.
+std::vector<Shards::Lane> lanes_of_passes(int64_t lanes, int64_t passes) {
+  std::vector<Shards::Lane> of_pass;
+  std::vector<int64_t> waiting(size_t(std::bit_width(uint64_t(lanes))), -1); // by level, the buffer of a sum; -1: none
+  const int64_t passes_per_lane = passes / lanes;
+  for (int64_t number = 0; number < lanes; ++number) {
+    Shards::Lane lane;
+    while (std::find(waiting.begin(), waiting.end(), lane.buffer) != waiting.end()) ++lane.buffer;
+    size_t level = 0;
+    for (; number >> level & 1; ++level) lane.merged.push_back(std::exchange(waiting[level], -1));
+    if (level < waiting.size()) waiting[level] = lane.buffer;
+    for (int64_t n = 0; n < passes_per_lane; ++n) {
+      lane.begins = n == 0;
+      lane.ends = n + 1 == passes_per_lane;
+      lane.last = lane.ends && number + 1 == lanes;
+      of_pass.push_back(lane);
+    }
+  }
+  return of_pass;
+}
+
 } // namespace
 
 Shards::Shards(Groups& groups, const ParamTable& table, Dtype dtype, const Options& o)
     : groups_(groups), device_(groups.device()), table_(table), stage_(o.stage),
       scatter_(groups.along(scattered_axes(o.stage))),
-      rest_(groups.along(Axes(kDataAxes.bits() & ~scattered_axes(o.stage).bits()))), passes_(o.passes),
-      passes_per_lane_(o.passes / o.lanes), pieces_(scatter_.size()), lane_buffers_(std::bit_width(uint64_t(o.lanes))),
-      overlap_(o.overlap), cut_gradients_(!o.fixed_order && pieces_ > 1 && o.stage >= ZeroStage::gradients) {
+      rest_(groups.along(Axes(kDataAxes.bits() & ~scattered_axes(o.stage).bits()))),
+      lanes_of_passes_(lanes_of_passes(o.lanes, o.passes)), pieces_(scatter_.size()),
+      lane_buffers_(std::bit_width(uint64_t(o.lanes))), overlap_(o.overlap),
+      cut_gradients_(!o.fixed_order && pieces_ > 1 && o.stage >= ZeroStage::gradients) {
   ENSURE(o.lanes > 0 && o.passes % o.lanes == 0 && (o.lanes == 1 || o.fixed_order), o.passes, " passes in ", o.lanes,
          " lanes");
   const int64_t all = table.elements(), mine = all / pieces_;
@@ -29,7 +52,6 @@ Shards::Shards(Groups& groups, const ParamTable& table, Dtype dtype, const Optio
     whole_weights_ = device_.persistent("gathered weights", Purpose::weights, dtype, {all});
   if (!cut_gradients_) lanes_ = device_.persistent("gradients", Purpose::gradients, Dtype::f32, {lane_buffers_, all});
   if (pieces_ > 1) own_sums_ = device_.persistent("summed gradients", Purpose::gradients, Dtype::f32, {mine});
-  waiting_.assign(size_t(lane_buffers_), -1);
   fetched_.resize(table.units().size());
   partial_.resize(table.units().size());
 }
@@ -44,29 +66,13 @@ Tensor Shards::lane(int64_t buffer, int u) const { return unit_of(lane(buffer), 
 
 Tensor Shards::own_gradients(int u) const { return piece(gradient_sums(), u); }
 
-Tensor Shards::gradient_sums() const { return pieces_ > 1 ? own_sums_ : lane(current_); }
+Tensor Shards::gradient_sums() const { return pieces_ > 1 ? own_sums_ : lane(lanes_of_passes_.back().buffer); }
 
 void Shards::begin_step() {
   for (auto& fetched : fetched_) fetched.reset();
-  waiting_.assign(waiting_.size(), -1);
+  pass_of_.assign(table_.units().size(), 0);
+  begun_.assign(table_.units().size(), false);
   reducing_.clear();
-}
-
-void Shards::begin_pass(int64_t pass) {
-  pass_ = pass;
-  if (cut_gradients_) {
-    if (pass == 0) device_.compute().run(fill(own_sums_, 0.0f));
-    return;
-  }
-  if (!lane_begins()) return;
-  // A lane is summed in a buffer where no finished one waits; when it ends it meets those at the levels that are full.
-  for (current_ = 0; std::find(waiting_.begin(), waiting_.end(), current_) != waiting_.end();) ++current_;
-  device_.compute().run(fill(lane(current_), 0.0f));
-  const int64_t number = pass / passes_per_lane_;
-  merged_.clear();
-  size_t level = 0;
-  for (; number >> level & 1; ++level) merged_.push_back(std::exchange(waiting_[level], -1));
-  if (level < waiting_.size()) waiting_[level] = current_;
 }
 
 void Shards::fetch(int u) {
@@ -100,24 +106,29 @@ void Shards::done(int u) {
 }
 
 Tensor Shards::gradients(int u) {
-  if (!cut_gradients_) return lane(current_, u);
+  const bool begins = !begun_[size_t(u)] && (cut_gradients_ || lane_of_unit(u).begins);
   Allocation& partial = partial_[size_t(u)];
-  if (partial->empty()) {
+  if (cut_gradients_ && begins) {
     for (; reducing_.size() >= kReducing; reducing_.pop_front()) device_.compute().wait(reducing_.front());
     partial =
         device_.allocate(concat("gradients of ", unit(u).name), Purpose::gradients, Dtype::f32, {unit(u).elements});
-    device_.compute().run(fill(partial, 0.0f));
   }
-  return partial;
+  const Tensor sum = cut_gradients_ ? *partial : lane(lane_of_unit(u).buffer, u);
+  if (begins) device_.compute().run(fill(sum, 0.0f));
+  begun_[size_t(u)] = true;
+  return sum;
 }
 
 void Shards::finished(int u) {
   const Tensor sum = gradients(u);
-  if (!cut_gradients_ && !lane_ends()) return;
+  const int64_t pass = pass_of_[size_t(u)]++;
+  const Lane& l = lane_of(pass);
+  begun_[size_t(u)] = false;
+  if (!cut_gradients_ && !l.ends) return;
   sum_shared(u, sum); // of every lane by itself, so that it does not matter who has the others
-  for (int64_t other : merged_) device_.compute().run(add(sum, lane(other, u), sum));
-  if (!cut_gradients_ && !last_pass()) return;
-  if (!planted_skip_of_reduction(unit(u).name)) reduce(u, sum);
+  for (int64_t other : l.merged) device_.compute().run(add(sum, lane(other, u), sum));
+  if (!cut_gradients_ && !l.last) return;
+  if (!planted_skip_of_reduction(unit(u).name)) reduce(u, sum, pass == 0, l.last);
   if (!overlap_) finish_step();
   if (cut_gradients_) {
     reducing_.push_back(scatter_.stream().record());
@@ -125,17 +136,21 @@ void Shards::finished(int u) {
   }
 }
 
-void Shards::reduce(int u, const Tensor& sum) {
+void Shards::reduce(int u, const Tensor& sum, bool first, bool last) {
   scatter_.follow_compute();
-  if (pieces_ > 1) scatter_.reduce_scatter(piece(own_sums_, u), sum, cut_gradients_);
-  if (last_pass()) sum_over_rest(pieces_ > 1 ? piece(own_sums_, u) : sum);
+  if (pieces_ > 1) scatter_.reduce_scatter(piece(own_sums_, u), sum, cut_gradients_ && !first);
+  if (last) sum_over_rest(pieces_ > 1 ? piece(own_sums_, u) : sum);
 }
 
 void Shards::sum_shared(int u, const Tensor& gradients) {
   const Unit& all = unit(u);
-  if (!all.partial) return;
-  Collectives& group = groups_.along(all.shared_by == table_.cut().tensor ? kTensorAxes : Axes{Axis::copy});
-  group.in_line([&] { group.all_reduce(gradients.slice(0, all.shared_from, all.length - all.shared_from)); });
+  const auto sum = [&](Axes axes, int64_t from, int64_t to) {
+    if (from == to) return;
+    Collectives& group = groups_.along(axes);
+    group.in_line([&] { group.all_reduce(gradients.slice(0, from, to - from)); });
+  };
+  sum({Axis::copy}, all.copied_from, all.whole_from);
+  if (all.partial) sum(kTensorAxes, all.whole_from, all.length);
 }
 
 void Shards::sum_over_rest(const Tensor& sum) {

@@ -10,8 +10,9 @@ namespace triax {
 /// What is cut over the `shard` axis: nothing; the optimizer's state; gradients too; weights too.
 enum class ZeroStage { none, optimizer, gradients, weights };
 
-/// The micro-batches of a step are passes. `lanes` of equally many passes are summed apart and then over a fixed tree;
-/// more than one makes sums independent of how many ranks share the lanes.
+/// The micro-batches of a step are passes, which each unit has one after the other, but which units have at different
+/// times. `lanes` of equally many passes are summed apart and then over a fixed tree; more than one makes sums
+/// independent of how many ranks share the lanes.
 class Shards final : public Parameters {
 public:
   struct Options {
@@ -25,7 +26,6 @@ public:
 
   /// A step begins: every unit's weights are what its owners hold.
   void begin_step();
-  void begin_pass(int64_t pass);
   /// All gradients of the step are in `own_gradients`, for the compute stream.
   void finish_step();
 
@@ -44,19 +44,21 @@ public:
   Tensor own_gradients(int unit) const; ///< after finish_step
   Tensor gradient_sums() const;         ///< of all units, as own_weights
 
-  // Lanes: sums beside the gradients go the same way. Buffer `lane_buffer` takes this pass's; when a lane ends,
-  // those of `merged` are added to it, one after the other.
+  /// Where a pass is summed: in `buffer`, which its lane begins anew; to which, when the lane ends, those of `merged`
+  /// are added, one after the other. Sums beside the gradients go the same way.
+  struct Lane {
+    int64_t buffer = 0;
+    bool begins = false, ends = false, last = false; ///< `last`: of all passes
+    std::vector<int64_t> merged;
+  };
+  const Lane& lane_of(int64_t pass) const { return lanes_of_passes_[size_t(pass)]; }
   int64_t lane_buffers() const { return lane_buffers_; }
-  int64_t lane_buffer() const { return current_; }
-  bool lane_begins() const { return pass_ % passes_per_lane_ == 0; }
-  bool lane_ends() const { return (pass_ + 1) % passes_per_lane_ == 0; }
-  const std::vector<int64_t>& merged() const { return merged_; }
 
 private:
-  bool last_pass() const { return pass_ + 1 == passes_; }
+  const Lane& lane_of_unit(int u) const { return lane_of(pass_of_[size_t(u)]); }
   const Unit& unit(int u) const { return table_.units()[size_t(u)]; }
   void fetch(int unit);
-  void reduce(int unit, const Tensor& sum);
+  void reduce(int unit, const Tensor& sum, bool first, bool last);
   void sum_shared(int unit, const Tensor& gradients);
   void sum_over_rest(const Tensor& piece);
   Tensor lane(int64_t buffer) const; ///< f32[elements]
@@ -67,7 +69,7 @@ private:
   const ParamTable& table_;
   const ZeroStage stage_;
   Collectives &scatter_, &rest_; ///< over which units are cut, and over which the pieces' gradients are summed
-  const int64_t passes_, passes_per_lane_;
+  const std::vector<Lane> lanes_of_passes_;
   const int64_t pieces_, lane_buffers_;
   const bool overlap_;
   const bool cut_gradients_; ///< reduced to this rank's piece after every pass
@@ -75,9 +77,8 @@ private:
   Tensor lanes_;    ///< f32[lane buffers, elements]; absent where gradients are cut
   Tensor own_sums_; ///< f32[elements / pieces]; absent where that is all, in one lane buffer
 
-  int64_t pass_ = 0, current_ = 0;
-  std::vector<int64_t> waiting_; ///< by level of the tree, the buffer whose sum waits there; -1: none
-  std::vector<int64_t> merged_;
+  std::vector<int64_t> pass_of_; ///< by unit: which one its next gradients are of
+  std::vector<bool> begun_;      ///< by unit: the lane of that pass
   struct Fetched {
     Allocation held;
     Tensor tensor;

@@ -82,7 +82,8 @@ void TensorParallel::product_backward(const Tensor& dx, const Tensor& dweight, c
 }
 
 void TensorParallel::weight_gradients(const Tensor& dweight, const Tensor& dbias, const Tensor& dy, const Tensor& x) {
-  device_.compute().run(matmul({.c = dweight, .a = dy, .b = x, .transpose_a = true, .accumulate = true}));
+  if (!dweight.empty())
+    device_.compute().run(matmul({.c = dweight, .a = dy, .b = x, .transpose_a = true, .accumulate = true}));
   if (!dbias.empty()) device_.compute().run(column_sum(dbias, dy));
 }
 
@@ -90,15 +91,23 @@ void TensorParallel::columns_backward(const Tensor& dx, const Tensor& dweight, c
                                       const Tensor& x, const Tensor& weight) {
   if (size() == 1) return product_backward(dx, dweight, dbias, dy, x, weight);
   Stream compute = device_.compute();
-  const Whole whole = start_gather(x);
+  const Whole whole = dweight.empty() ? Whole{} : start_gather(x);
   const Allocation partial = device_.allocate("partial sums", Purpose::communication, dx.dtype, {dy.dim[0], dx.dim[1]});
   for (int64_t c = 0; c < chunks_; ++c) {
     compute.run(matmul({.c = chunk(partial, c), .a = chunk(dy, c), .b = weight}));
     scatter_chunk(dx, partial, c);
   }
-  compute.wait(whole.there_.back());
+  if (!dweight.empty()) compute.wait(whole.there_.back());
   weight_gradients(dweight, dbias, dy, whole);
   group_->compute_follows();
+}
+
+void TensorParallel::columns_weights(const Tensor& dweight, const Tensor& dy, const Tensor& x) {
+  weight_gradients(dweight, {}, dy, gather(x));
+}
+
+void TensorParallel::rows_weights(const Tensor& dweight, const Tensor& dy, const Tensor& x) {
+  weight_gradients(dweight, {}, gather(dy), x);
 }
 
 void TensorParallel::rows_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,

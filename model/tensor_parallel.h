@@ -38,14 +38,17 @@ public:
   void gather_into(const Tensor& all, const Tensor& own);
 
   // x, w, b and their gradients as at `matmul`; y[N, O] = x[N, I] w[O, I]^T + b[O].
+  // Where dweight is empty, the weight's gradient is left for `..._weights`.
   /// w's rows are parted: y[N, O / tp] from x[N / tp, I].
   void columns(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias);
   void columns_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy, const Tensor& x,
                         const Tensor& weight);
+  void columns_weights(const Tensor& dweight, const Tensor& dy, const Tensor& x);
   /// w's columns are parted: y[N / tp, O] from x[N, I / tp], a sum over ranks.
   void rows(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias);
   void rows_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy, const Tensor& x,
                      const Tensor& weight);
+  void rows_weights(const Tensor& dweight, const Tensor& dy, const Tensor& x);
   /// y[N / tp, O] = the sum over ranks of partial[N, O].
   void scatter(const Tensor& y, const Tensor& partial);
 

@@ -324,6 +324,7 @@ TEST_CASE("cuda: optimizer") {
                         .eps = 1e-8f,
                         .decay = 0.1f,
                         .first = 12345,
+                        .decay_to = 12345 + n / 2,
                         .shared_from = 1 << 30,
                         .stochastic = stochastic && t == kBf16,
                         .weights = weights,
@@ -337,11 +338,11 @@ TEST_CASE("cuda: optimizer") {
       if (t == kF32)
         check(*gpu, concat("squared_norm ", n), [&](Operands& o) {
           const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
-          return squared_norm(o.out(kF32, {blocks}), o.in(kF32, {n}), o.bytes(state), n / 2, 3);
+          return squared_norm(o.out(kF32, {blocks}), o.in(kF32, {n}), o.bytes(state), {n / 2, 3, n, 6});
         });
     });
   check(*gpu, "norm_total", [&](Operands& o) {
-    return norm_total(o.out(kF32, {kStepScalars}), o.in(kF32, {3, 1001}), 2500);
+    return norm_total(o.out(kF32, {1}), o.in(kF32, {3, 1001}), 2500);
   });
   check(*gpu, "finish_gradients", [&](Operands& o) { return finish_gradients(o.out(kF32, {kStepScalars}), 64, 1); });
 }

@@ -35,7 +35,7 @@ void run_copy(KernelCheck& k) {
 }
 void run_norm2(KernelCheck& k) {
   const int64_t n = 1003;
-  k.run(squared_norm(k.out(kF32, {1}), k.in(kF32, {n}, numbers(kF32, n, 1)), k.bytes(StepState{}), n, 1));
+  k.run(squared_norm(k.out(kF32, {1}), k.in(kF32, {n}, numbers(kF32, n, 1)), k.bytes(StepState{}), {n, 1, n, 1}));
 }
 void run_embedding(KernelCheck& k) {
   const int64_t C = 40;

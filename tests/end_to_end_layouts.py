@@ -12,7 +12,7 @@ class EndToEndLayouts(Layouts):
     def test_a_checkpoint_is_gone_on_from_in_any_layout(self):
         whole = self.train("llama", {"tp": 2}, steps=4, repro=True, checkpoint={"every": 2, "keep": 0})
         losses = [e["loss"] for e in self.log(whole)][2:]
-        for layout, to_the_bit in (({"tp": 2, "dp": 2, "zero": 3}, True), ({"tp": 4}, False), ({"dp": 4, "zero": 1}, False)):
+        for layout, to_the_bit in (({"tp": 2, "dp": 2, "zero": 3}, True), ({"tp": 2, "pp": 2}, True), ({"tp": 4}, False), ({"dp": 4, "zero": 1}, False)):
             with self.subTest(layout=layout):
                 other = self.train("llama", layout, steps=4, repro=True, suffix="_resumed",
                                    checkpoint={"every": 0, "resume": str(self.checkpoint(whole, 2))})
@@ -27,13 +27,15 @@ class EndToEndLayouts(Layouts):
                               ({"dp": 3}, "train.global_batch is 16, but must be a multiple of mesh.dp, which is 3"),
                               ({"dp": 2, "zero": 1, "group": 3}, "zero.group is 3, but must divide mesh.dp, which is 2"),
                               ({"dp": 2, "order": "dp,tp"}, "must name each of pod, pp, dp, cp, tp once"),
+                              ({"pp": 2, "layout": "1,2"}, "pipeline.layout"), ({"pp": 2, "parts": 2}, "pipeline.chunks is 2, but only"),
+                              ({"pp": 8}, "mesh.pp"),
                               ({"tp": 2, "chunks": 5}, "must be a multiple of mesh.tp * comm.tensor_chunks = 10")):
             with self.subTest(layout=layout), self.assertRaises(AssertionError) as refused:
                 self.train("llama", layout)
             self.assertIn(words, str(refused.exception))
 
     def test_repro(self):
-        self.check_repro([{}, {"dp": 2, "zero": 2, "micro_batch": 2}, {"dp": 8, "zero": 3}], "f32")
+        self.check_repro([{}, {"dp": 2, "zero": 2, "micro_batch": 2}, {"dp": 8, "zero": 3}, {"pp": 2, "dp": 2, "zero": 1}], "f32")
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ StepState state_of(int64_t step, uint64_t seed = 11) {
           .moment2_scale = float(1 / (1 - std::pow(kBeta2, step)))};
 }
 
-constexpr int64_t kNoneShared = int64_t(1) << 40;
+constexpr int64_t kNoneShared = int64_t(1) << 40, kAllDecay = int64_t(1) << 40;
 
 struct Range {
   Tensor weights, master, moment1, moment2, gradient, state, scalars;
-  Op op(int64_t first, bool stochastic, int64_t shared_from = kNoneShared) const {
-    return adamw({float(kBeta1), float(kBeta2), float(kEps), float(kDecay), first, shared_from, stochastic, weights,
-                  master, moment1, moment2, gradient, state, scalars});
+  Op op(int64_t first, bool stochastic, int64_t shared_from = kNoneShared, int64_t decay_to = kAllDecay) const {
+    return adamw({float(kBeta1), float(kBeta2), float(kEps), float(kDecay), first, decay_to, shared_from, stochastic,
+                  weights, master, moment1, moment2, gradient, state, scalars});
   }
 };
 
@@ -155,23 +155,27 @@ TEST_CASE("squared_norm: sums of squares by block, and a share of what several r
         StepState state = state_of(1);
         state.shard_rank = shared > n ? 1 : 0; // the second of pieces of n elements
         const Tensor out = k.out(Dtype::f32, {blocks});
-        k.run(squared_norm(out, k.in(Dtype::f32, {n}, x), k.bytes(state), shared, 4));
+        const int64_t whole = shared + n / 4;
+        k.run(squared_norm(out, k.in(Dtype::f32, {n}, x), k.bytes(state), {shared, 4, whole, 16}));
         Vec want(size_t(blocks), 0.0);
         for (int64_t i = 0; i < n; ++i)
-          want[size_t(i / kNormBlock)] += x[size_t(i)] * x[size_t(i)] * (state.shard_rank * n + i < shared ? 1 : 0.25);
+          want[size_t(i / kNormBlock)] += x[size_t(i)] * x[size_t(i)] *
+                                          (state.shard_rank * n + i < shared  ? 1
+                                           : state.shard_rank * n + i < whole ? 0.25
+                                                                              : 0.0625);
         check_close("blocks", k.read(out), want, Dtype::f32);
       });
 }
 
-TEST_CASE("norm_total: adds the first blocks of all pieces, row by row") {
+TEST_CASE("norm_total: the sum of the first blocks of all pieces, row by row") {
   for (const int64_t count : {0, 1, 5, 11, 12})
     three_ways([&](KernelCheck& k) {
       const Vec x = numbers(Dtype::f32, 12, 1);
-      const Tensor s = k.in(Dtype::f32, {kStepScalars}, {1, 2, 3, 4});
-      k.run(norm_total(s, k.in_rows(Dtype::f32, 3, 4, 2, x), count));
-      double sum = 3;
+      const Tensor total = k.out(Dtype::f32, {1});
+      k.run(norm_total(total, k.in_rows(Dtype::f32, 3, 4, 2, x), count));
+      double sum = 0;
       for (int64_t i = 0; i < count; ++i) sum += x[size_t(i)];
-      check_close("scalars", k.read(s), {1, 2, sum, 4}, Dtype::f32);
+      check_close("total", k.read(total), {sum}, Dtype::f32);
     });
 }
 
@@ -205,8 +209,8 @@ TEST_CASE("adamw: operands that do not fit are refused") {
   CHECK(has(refused([&](Range& r) { r.gradient = r.weights; }), "gradient is bf16[6]"));
   CHECK(has(refused([&](Range& r) { r.state = few; }), "state is f32[5]"));
   CHECK(has(refused([&](Range& r) { r.scalars = few; }), "scalars are f32[5]"));
-  CHECK(has(error_of([&] { squared_norm(few, few, good.state, 0, 1); }), "blocks are f32[5]"));
-  CHECK(has(error_of([&] { norm_total(few, few.view({1, 5}), 5); }), "scalars are f32[5]"));
+  CHECK(has(error_of([&] { squared_norm(few, few, good.state, {0, 1, 0, 1}); }), "blocks are f32[5]"));
+  CHECK(has(error_of([&] { norm_total(few, few.view({1, 5}), 5); }), "total is f32[5]"));
   CHECK(has(error_of([&] { finish_gradients(good.scalars, 0, 1); }), "capacity 0"));
 }
 

@@ -190,6 +190,7 @@ TEST_CASE("embedding, adamw, plain operations: elements beyond 2^31") {
                    .eps = 1e-8f,
                    .decay = 0.1f,
                    .first = 2 * kMany - rows,
+                   .decay_to = 2 * kMany,
                    .shared_from = 4 * kMany,
                    .stochastic = true,
                    .weights = flat(t[0]),
@@ -209,7 +210,7 @@ TEST_CASE("embedding, adamw, plain operations: elements beyond 2^31") {
                            static const StepState state{};
                            const auto at = reinterpret_cast<uint64_t>(&state);
                            const Tensor s = Tensor::dense(at, Space::device, Dtype::u8, {int64_t(sizeof(state))});
-                           return squared_norm(flat(t[0]), t[1].view({t[1].size()}), s, 4 * kMany, 1);
+                           return squared_norm(flat(t[0]), t[1].view({t[1].size()}), s, {4 * kMany, 1, 4 * kMany, 1});
                          },
                          kNormBlock});
   check("add", {{{kBf16, 1}, {kBf16, 1}, {kBf16, 1}},

@@ -12,14 +12,31 @@ MODELS = {
     "qwen3": {"family": "llama", "width": 48, "layers": 2, "heads": 8, "kv_heads": 4, "head_width": 8, "mlp": 96, "vocabulary": 405,
               "qk_norm": True, "tied": True},
 }
+MODELS["deep"] = {**MODELS["llama"], "layers": 7}
+MODELS["deep30"] = {**MODELS["llama"], "layers": 30}
+MODELS["deep_tied"] = {**MODELS["gpt2"], "layers": 5, "tied": True}
 REPRESENTATIVE = [("llama", {"dp": 2, "zero": 2}), ("llama", {"tp": 4, "chunks": 2}), ("gpt2", {"tp": 2}),
-                  ("qwen3", {"dp": 2, "tp": 2, "zero": 3, "accumulate": 2})]
+                  ("qwen3", {"dp": 2, "tp": 2, "zero": 3, "accumulate": 2}), ("deep_tied", {"pp": 2, "accumulate": 4}),
+                  ("deep", {"pp": 2, "tp": 2, "dp": 2, "zero": 3, "accumulate": 4, "schedule": "interleaved", "parts": 2})]
 WHOLE = ([("llama", {"dp": 2, "zero": z}) for z in (0, 1, 2, 3)] + [("llama", {"dp": 2, "zero": 2, "accumulate": 2})]
          + [("llama", {"dp": 4, "zero": z, "group": 2}) for z in (1, 3)]
          + [("llama", {"tp": 2}), ("llama", {"tp": 4, "chunks": 2}), ("gpt2", {"tp": 4}), ("qwen2", {"tp": 8, "chunks": 2}), ("qwen3", {"tp": 4})]
          + [("llama", {"dp": 2, "tp": 2, "order": "pod,tp,pp,cp,dp", "zero": 1})]
          + [(m, {"dp": 2, "tp": 4, "zero": z, "chunks": 2, "accumulate": 2}) for m, z in (("llama", 0), ("gpt2", 2), ("qwen2", 3), ("qwen3", 3))]
          + [("llama", {"dp": 8, "tp": 2, "zero": 3, "group": 4}), ("gpt2", {"dp": 4, "tp": 4, "zero": 1, "chunks": 2}), ("qwen3", {"dp": 16, "zero": 3})])
+
+# Each schedule, one micro-batch, fewer than stages, stages without layers, uneven ones; pairs with each axis; all axes.
+PIPELINES = ([("deep", {"pp": 2, "schedule": "gpipe", "accumulate": 4}), ("deep", {"pp": 4, "accumulate": 8}), ("deep", {"pp": 4}),
+              ("llama", {"pp": 4, "accumulate": 2}), ("deep_tied", {"pp": 4, "accumulate": 4, "layout": "1,2,1,1"}),
+              ("deep", {"pp": 3, "accumulate": 4, "schedule": "interleaved", "parts": 2}), ("deep_tied", {"pp": 8, "accumulate": 2}),
+              ("deep", {"pp": 4, "accumulate": 8, "schedule": "zb-h1"}),
+              ("deep_tied", {"pp": 2, "dp": 2, "zero": 2, "accumulate": 4, "schedule": "zb-h1"}),
+              ("deep", {"pp": 2, "tp": 4, "accumulate": 4, "chunks": 2, "schedule": "zb-h1"})]
+             + [("deep", {"pp": 2, "dp": 2, "zero": z, "accumulate": 4}) for z in (0, 1, 2, 3)]
+             + [("deep_tied", {"pp": 2, "tp": 4, "accumulate": 2, "chunks": 2}), ("qwen2", {"pp": 2, "tp": 4, "dp": 2, "zero": 2}),
+                ("deep", {"pp": 2, "dp": 4, "zero": 3, "group": 2, "order": "pod,dp,pp,cp,tp"}),
+                ("deep_tied", {"pp": 4, "tp": 2, "dp": 2, "zero": 1, "accumulate": 4}),
+                ("deep", {"pp": 4, "tp": 2, "dp": 2, "zero": 3, "accumulate": 8, "schedule": "interleaved", "parts": 2})])
 
 
 def title(layout):
@@ -32,15 +49,17 @@ class Layouts(Runs):
         name = f"{model}_{dtype}_{'repro_' if repro else ''}{steps}_{title(layout)}" + more.pop("suffix", "")
         if (self.folder / name).exists():
             return name
-        dp, tp = layout.get("dp", 1), layout.get("tp", 1)
+        dp, tp, pp = (layout.get(axis, 1) for axis in ("dp", "tp", "pp"))
         micro_batch = layout.get("micro_batch", 16 // dp // layout.get("accumulate", 1))
-        mesh = {"dp": dp, "tp": tp, **({"order": layout["order"]} if "order" in layout else {})}
+        mesh = {"dp": dp, "tp": tp, "pp": pp, **({"order": layout["order"]} if "order" in layout else {})}
         run("train", self.config(name, model={**MODELS[model], "context": 32}, data={"sequence": 16}, mesh=mesh,
                                  zero={"stage": layout.get("zero", 0), "group": layout.get("group", 0)},
+                                 pipeline={"schedule": layout.get("schedule", "1f1b"), "chunks": layout.get("parts", 1),
+                                           "layout": layout.get("layout", "")},
                                  comm={"tensor_chunks": layout.get("chunks", 1)},
                                  train={"steps": steps, "global_batch": 16, "micro_batch": micro_batch, "dtype": dtype, "repro": repro},
                                  optimizer={"lr": 1e-3, "warmup_steps": 0, **more.pop("optimizer", {})}, evaluate={"every": 0}, **more),
-            ranks=dp * tp)
+            ranks=dp * tp * pp)
         return name
 
     def check(self, layouts, losses=1e-4):

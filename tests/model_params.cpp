@@ -2,6 +2,7 @@
 #include "kernels/check.h"
 #include "model/params.h"
 #include "tests/small_model.h"
+#include <algorithm>
 #include <doctest/doctest.h>
 
 using namespace triax;
@@ -68,22 +69,63 @@ TEST_SUITE("model_params") {
             CHECK(unit.elements % (shards * kShardBlock) == 0);
             CHECK(unit.canonical == plain.units()[u].begin);
             CHECK(unit.length == plain.units()[u].elements);
-            CHECK((unit.shared_by == 1 || unit.shared_from < unit.length));
+            CHECK(unit.number == int(u));
+            CHECK((unit.copied_from <= unit.whole_from && unit.whole_from <= unit.length));
+            CHECK((unit.copied_from < unit.whole_from) == (table.cut().copies > 1 && unit.name.find("layer") < 20));
             at += unit.elements;
           }
           CHECK(at == table.elements());
-          CHECK(table.blocks() * kShardBlock == plain.elements());
+          CHECK(table.all_units() == int64_t(table.units().size()));
           for (const Parameter& p : table.rows()) {
             const Unit& unit = table.units()[size_t(p.unit)];
             CAPTURE(p.name);
             CHECK((p.offset >= unit.begin && p.offset + p.size() <= unit.begin + unit.length));
             CHECK(p.offset % kParamAlignment == 0);
-            CHECK(p.decay == unit.decay);
-            const bool shared = tensor > 1 && p.pieces[0].parted == Parted::whole;
-            if (p.role != Role::qkv && p.role != Role::qkv_bias)
-              CHECK((p.offset - unit.begin >= unit.shared_from) == shared);
+            CHECK(p.decay == (p.offset - unit.begin < unit.decay_to));
+            const bool whole = tensor > 1 && p.pieces[0].parted == Parted::whole;
+            CHECK((p.offset - unit.begin >= unit.whole_from) == whole);
+            if (p.role != Role::qkv && p.role != Role::qkv_bias && !whole)
+              CHECK(p.offset - unit.begin < unit.copied_from);
           }
         }
+  }
+
+  TEST_CASE("stages of a pipeline have the whole model's parameters between them, each as one rank has it") {
+    for (const Family family : {Family::llama, Family::gpt2})
+      for (const bool head_copy : {false, true}) {
+        ModelConfig config = odd(family);
+        config.layers = 3;
+        config.tied = head_copy;
+        const ParamTable whole(config, {.head_copy = head_copy});
+        const std::vector<std::vector<LayerRange>> stages = {{{0, 1, true, false}, {2, 1, false, true}},
+                                                             {{1, 1, false, false}}};
+        std::vector<int> seen(whole.units().size(), 0);
+        for (const auto& chunks : stages) {
+          const ParamTable table(config, {.chunks = chunks, .head_copy = head_copy});
+          CHECK(table.all_units() == whole.all_units());
+          CHECK(table.count() == whole.count());
+          for (const Unit& unit : table.units()) {
+            const auto same = std::find_if(whole.units().begin(), whole.units().end(),
+                                           [&](const Unit& u) { return u.name == unit.name; });
+            REQUIRE(same != whole.units().end());
+            ++seen[size_t(same - whole.units().begin())];
+            CHECK(unit.canonical == same->canonical);
+            CHECK(unit.number == same->number);
+            CHECK(unit.length == same->length);
+            CHECK(unit.is_copy == same->is_copy);
+          }
+          for (size_t i = 0; i < whole.rows().size(); ++i) {
+            CHECK(table.rows()[i].name == whole.rows()[i].name);
+            CHECK(table.rows()[i].number == whole.rows()[i].number);
+          }
+        }
+        for (int times : seen) CHECK(times == 1);
+        if (head_copy) {
+          CHECK(whole.units().back().is_copy);
+          CHECK(whole.units().back().canonical == whole.units()[0].canonical);
+          CHECK(whole.find(Role::head)->number == whole.find(Role::embedding)->number);
+        }
+      }
   }
 
   TEST_CASE("groups that would part a head are refused with the numbers") {

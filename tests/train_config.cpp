@@ -333,7 +333,7 @@ TEST_SUITE("train_config") {
         error_with(
             {"train.steps=10", "optimizer.schedule=wsd", "optimizer.warmup_steps=6", "optimizer.cooldown_steps=5"}),
         "optimizer.warmup_steps 6 + optimizer.cooldown_steps 5 = 11, but must not exceed train.steps, which is 10"));
-    for (const char* axis : {"pod", "pp", "cp"})
+    for (const char* axis : {"pod", "cp"})
       CHECK(has(error_with({concat("mesh.", axis, "=2")}), concat("mesh.", axis, " is 2, but only 1 is offered")));
     CHECK(has(error_with({"mesh.dp=4"}, 2), "mesh.dp is 4, so 4 ranks are needed, but 2 were started: mpirun -n 4"));
   }
@@ -356,7 +356,7 @@ TEST_SUITE("train_config") {
     const auto transport = Transport::ghost(0, 1);
     const auto plan = [&](const char* target) {
       config.data.document_mask = false;
-      return make_plan(Target::parse(target), 1, *transport, Mesh({1, 1, 1, 1, 1}, 0, 1), config);
+      return make_plan(Target::parse(target), 1, Mesh({1, 1, 1, 1, 1}, 0, 1), config);
     };
     CHECK(has(error_of([&] { plan("cpu"); }), "kernels.attention is 'cudnn', which cpu does not have"));
     const Plan gpu = plan("sm_90a");
@@ -368,8 +368,7 @@ TEST_SUITE("train_config") {
     const auto kernel = [](const char* target, std::vector<std::string> sets) {
       sets.insert(sets.end(), {"model=tiny", "data.folder=d", "train.dtype=bf16", "data.sequence=64"});
       const auto transport = Transport::ghost(0, 1);
-      const Plan plan =
-          make_plan(Target::parse(target), 1, *transport, Mesh({1, 1, 1, 1, 1}, 0, 1), load_config("", sets));
+      const Plan plan = make_plan(Target::parse(target), 1, Mesh({1, 1, 1, 1, 1}, 0, 1), load_config("", sets));
       for (const Signature& s : plan.find("train")->signatures)
         if (s.op.kind->name == std::string("attention_forward")) return s.description.kernels.front();
       return std::string("none");

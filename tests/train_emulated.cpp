@@ -30,7 +30,7 @@ Result train(Dtype dtype, const char* units, emulation::Order order = emulation:
                   1);
   const auto transport = Transport::ghost(0, 1);
   const Mesh mesh{MeshShape{}, 0, 1};
-  const Plan plan = make_plan(target, 1, *transport, mesh, config);
+  const Plan plan = make_plan(target, 1, mesh, config);
   const auto device = Device::open(target, 1);
   device->follow(plan);
   Trainer trainer(*device, *transport, mesh, config, dtype);
@@ -106,7 +106,7 @@ TEST_SUITE("train_emulated") {
       const RunConfig config =
           load_config("", {"data.folder=unused", "model=tiny", "data.sequence=16", "train.dtype=bf16",
                            "data.document_mask=false", concat("kernels.attention=", attention)});
-      const Plan plan = make_plan(target, 1, *transport, Mesh{MeshShape{}, 0, 1}, config);
+      const Plan plan = make_plan(target, 1, Mesh{MeshShape{}, 0, 1}, config);
       return test::error_of([&] { Device::open(target, 1)->follow(plan); });
     };
     const std::string said = follow("auto");

@@ -39,7 +39,7 @@ struct World {
   explicit World(const std::vector<std::string>& more, Dtype dtype = Dtype::f32, int rank = 0, int ranks = 1)
       : config(load_config("", with_model(more, dtype), ranks)), transport(Transport::ghost(rank, ranks)),
         mesh(mesh_shape(config), rank, ranks) {
-    plan = make_plan({}, 2, *transport, mesh, config);
+    plan = make_plan({}, 2, mesh, config);
     device = Device::open({}, 2);
     device->follow(plan);
     trainer = std::make_unique<Trainer>(*device, *transport, mesh, config, dtype);
@@ -221,7 +221,7 @@ TEST_SUITE("train_trainer") {
     const auto transport = Transport::ghost(0, 8);
     RunConfig c = load_config(
         "", {"model=llama3-8b", "data.folder=unused", "train.global_batch=8", "mesh.dp=8", "data.sequence=4096"}, 8);
-    const Plan plan = make_plan(Target::parse("sm_90a"), 1, *transport, Mesh(mesh_shape(c), 0, 8), c);
+    const Plan plan = make_plan(Target::parse("sm_90a"), 1, Mesh(mesh_shape(c), 0, 8), c);
     const int64_t n = ParamTable(c.model).count();
     const Plan::Peak peak = plan.peak(Space::device);
     CHECK(peak.bytes[int(Purpose::weights)] >= 2 * n);

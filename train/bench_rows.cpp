@@ -136,7 +136,7 @@ public:
     for (const bool stochastic : {false, true}) {
       if (stochastic && dtype_ == Dtype::f32) continue;
       add(stochastic ? "adamw stochastic" : "adamw", concat("[", n, "]"), 0, [=](BenchCase& c) {
-        return adamw({0.9f, 0.95f, 1e-8f, 0.1f, 0, n, stochastic, c.numbers({n}),
+        return adamw({0.9f, 0.95f, 1e-8f, 0.1f, 0, n, n, stochastic, c.numbers({n}),
                       c.dtype() == Dtype::f32 ? Tensor{} : c.numbers(Dtype::f32, {n}), c.numbers(Dtype::f32, {n}),
                       c.constant({n}, 1.0f), c.numbers(Dtype::f32, {n}), c.step_state(),
                       c.constant({kStepScalars}, 1.0f)});
@@ -145,7 +145,7 @@ public:
     if (dtype_ == Dtype::f32)
       add("squared norm", concat("[", n * 4, "]"), 0, [=](BenchCase& c) {
         const Tensor blocks = c.constant({(n * 4 + kNormBlock - 1) / kNormBlock}, 0.0f);
-        return squared_norm(blocks, c.numbers({n * 4}), c.step_state(), n * 4, 1);
+        return squared_norm(blocks, c.numbers({n * 4}), c.step_state(), {n * 4, 1, n * 4, 1});
       });
   }
 

@@ -60,7 +60,7 @@ Planned plan_for(const TrainingOptions& o, const Device& device, Transport& tran
   int64_t need = 0;
   for (const Batch& batch : all) {
     Planned planned{bench_config(o, batch, transport.size()), {}};
-    planned.plan = make_plan(o.place.target, o.place.threads, transport, mesh, planned.config);
+    planned.plan = make_plan(o.place.target, o.place.threads, mesh, planned.config);
     need = planned.plan.bytes[int(Space::device)];
     const std::vector<uint64_t> fits = transport.gather(need <= have);
     if (is_small(o.model) || *std::min_element(fits.begin(), fits.end())) return planned;

@@ -5,6 +5,7 @@
 #include "train/machine.h"
 #include "train/memory_table.h"
 #include "train/trainer.h"
+#include <algorithm>
 #include <iomanip>
 #include <iostream>
 #include <map>
@@ -15,7 +16,7 @@ namespace {
 struct Options {
   std::string config, target = "auto";
   std::vector<std::string> sets;
-  bool operations = false;
+  bool operations = false, schedule = false;
 };
 
 void print_programs(const Plan& plan) {
@@ -53,21 +54,57 @@ void print_operations(const Program& p) {
               << (sum.trusted ? "  trusted" : "") << "\n";
 }
 
+/// What each stage has, and what it needs.
+void print_pipeline(const RunConfig& config, const std::vector<Plan>& plans, std::ostream& out) {
+  const int stages = int(plans.size());
+  if (stages == 1) return;
+  const auto parts = split_layers(config.model.layers, stages, int(config.pipeline.chunks), config.pipeline.layout);
+  out << "stage   layers                            MiB\n";
+  for (int s = 0; s < stages; ++s) {
+    std::string layers;
+    for (size_t v = size_t(s); v < parts.size(); v += size_t(stages)) {
+      const LayerRange& part = parts[v];
+      layers += concat(layers.empty() ? "" : ", ", part.embedding ? "embedding " : "");
+      if (part.count > 0) layers += concat(part.first, "-", part.first + part.count - 1);
+      if (part.head) layers += " head";
+    }
+    out << std::left << std::setw(8) << s << std::setw(28) << layers << std::right << std::setw(9)
+        << (plans[size_t(s)].bytes[int(Space::device)] >> 20) << "\n";
+  }
+}
+
+/// The pipeline's order of work, drawn, and what is published of it.
+void print_schedule(const RunConfig& config, const Mesh& mesh, std::ostream& out) {
+  const int64_t micro_batches = config.train.global_batch / (micro_batch(config) * mesh.size(kDataAxes));
+  const PipelineSchedule schedule =
+      make_schedule(config.pipeline.schedule, mesh.size(Axis::pp), int(micro_batches), int(config.pipeline.chunks));
+  out << draw(schedule) << "schedule " << name_of(schedule.kind) << ": " << schedule.stages << " stages, "
+      << micro_batches << " micro-batches: a bubble of " << std::fixed << std::setprecision(1)
+      << 100 * time_schedule(schedule).bubble << "% of computing (" << 100 * bubble_formula(schedule)
+      << "% by the formula), where backward takes twice as long as forward; in flight at most";
+  for (int s = 0; s < schedule.stages; ++s) out << (s ? ", " : " ") << in_flight_formula(schedule, s).most;
+  out << " on stages 0 to " << schedule.stages - 1 << "\n";
+}
+
 void run_plan(const Options& options) {
   const RunConfig config = load_config(options.config, options.sets);
   const Target target = options.target == "auto" ? best_target() : Target::parse(options.target);
   const MeshShape shape = mesh_shape(config);
   const Mesh mesh(shape, 0, int(shape.ranks()));
-  const auto transport = Transport::ghost(0, mesh.world());
-  const Plan plan = make_plan(target, choose_threads(config.threads, 1), *transport, mesh, config);
+  const std::vector<Plan> plans = make_plans(target, choose_threads(config.threads, 1), mesh, config);
+  const auto needs = [](const Plan& a) { return a.bytes[int(Space::device)]; };
+  const auto largest =
+      std::max_element(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) { return needs(a) < needs(b); });
+  const Plan& plan = *largest;
   print_origins(config, std::cout);
   std::cout << "model   " << with_commas(double(ParamTable(config.model).count())) << " parameters, "
             << training_flops_per_token(config.model, config.data.sequence) / 1e9 << " GFLOP a token; "
             << mesh.describe() << "\n";
+  print_pipeline(config, plans, std::cout);
   print_memory(plan, std::cout);
   print_programs(plan);
+  if (options.schedule) print_schedule(config, mesh, std::cout);
   if (options.operations) print_operations(*plan.find("train"));
-  check_collectives(mesh, plan);
   std::cout << "check   " << plan.programs.size() << " kinds of step: streams ok, arena ok, collectives of "
             << mesh.world() << (mesh.world() == 1 ? " rank" : " ranks") << " ok; plan " << std::hex << plan.hash()
             << std::dec << "\n";
@@ -83,6 +120,7 @@ void add_plan(CLI::App& app) {
   command->add_option("--set", options->sets, "KEY=VALUE: override a setting; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--target", options->target, "auto, cpu, or a GPU architecture such as sm_90a");
+  command->add_flag("--schedule", options->schedule, "draw the pipeline's schedule");
   command->add_flag("--operations", options->operations, "list what a training step issues, by kind");
   command->callback([options] { run_plan(*options); });
 }

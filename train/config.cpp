@@ -24,6 +24,11 @@ std::span<const char* const> names(ScheduleKind) {
   return kNames;
 }
 
+std::span<const char* const> names(PipelineKind) {
+  static constexpr const char* kNames[] = {"gpipe", "1f1b", "interleaved", "zb-h1"};
+  return kNames;
+}
+
 std::span<const char* const> names(Cooldown) {
   static constexpr const char* kNames[] = {"linear", "sqrt", "1-sqrt"};
   return kNames;
@@ -32,7 +37,8 @@ std::span<const char* const> names(Cooldown) {
 bool operator==(const RunConfig& a, const RunConfig& b) {
   return a.model == b.model && a.data == b.data && a.train == b.train && a.optimizer == b.optimizer &&
          a.evaluate == b.evaluate && a.checkpoint == b.checkpoint && a.run == b.run && a.mesh == b.mesh &&
-         a.zero == b.zero && a.comm == b.comm && a.kernels == b.kernels && a.threads == b.threads;
+         a.pipeline == b.pipeline && a.zero == b.zero && a.comm == b.comm && a.kernels == b.kernels &&
+         a.threads == b.threads;
 }
 
 namespace {
@@ -229,20 +235,32 @@ void validate_schedule(const RunConfig& c) {
 }
 
 void validate_mesh(const RunConfig& c, int64_t ranks) {
-  const std::pair<const char*, int64_t> axes[] = {{"pod", c.mesh.pod}, {"pp", c.mesh.pp}, {"cp", c.mesh.cp}};
-  for (const auto& [name, size] : axes)
-    DEMAND(size == 1, "mesh.", name, " is ", size, ", but only 1 is offered: only mesh.dp and mesh.tp may exceed 1");
-  for (const auto& [name, size] : {std::pair{"dp", c.mesh.dp}, {"tp", c.mesh.tp}})
+  for (const auto& [name, size] : {std::pair{"pod", c.mesh.pod}, {"cp", c.mesh.cp}})
+    DEMAND(size == 1, "mesh.", name, " is ", size,
+           ", but only 1 is offered: only mesh.pp, mesh.dp and mesh.tp may exceed 1");
+  for (const auto& [name, size] : {std::pair{"pp", c.mesh.pp}, {"dp", c.mesh.dp}, {"tp", c.mesh.tp}})
     DEMAND(size >= 1 && size <= kMostRanks, "mesh.", name, " is ", size, ", but must lie in 1 .. ", kMostRanks);
-  DEMAND(c.mesh.dp * c.mesh.tp <= kMostRanks, "mesh.dp ", c.mesh.dp, " x mesh.tp ", c.mesh.tp, " is more than ",
-         kMostRanks, " ranks");
+  DEMAND(c.mesh.pp * c.mesh.dp * c.mesh.tp <= kMostRanks, "mesh.pp ", c.mesh.pp, " x mesh.dp ", c.mesh.dp,
+         " x mesh.tp ", c.mesh.tp, " is more than ", kMostRanks, " ranks");
   const MeshShape shape = mesh_shape(c);
   DEMAND(ranks == 0 || shape.ranks() == ranks, "mesh.dp is ", c.mesh.dp,
-         c.mesh.tp > 1 ? concat(" and mesh.tp ", c.mesh.tp) : "", ", so ", shape.ranks(), " ranks are needed, but ",
+         c.mesh.tp > 1 ? concat(" and mesh.tp ", c.mesh.tp) : "",
+         c.mesh.pp > 1 ? concat(" and mesh.pp ", c.mesh.pp) : "", ", so ", shape.ranks(), " ranks are needed, but ",
          ranks, ranks == 1 ? " was" : " were", " started: mpirun -n ", shape.ranks(), ", or leave mesh.dp out");
   Mesh(shape, 0, int(shape.ranks())); // order and zero.group
   DEMAND(c.zero.stage > 0 || c.zero.group == 0, "zero.group is ", c.zero.group,
          ", but zero.stage is 0: nothing is cut");
+}
+
+void validate_pipeline(const RunConfig& c) {
+  const PipelineConfig& p = c.pipeline;
+  DEMAND(p.schedule != PipelineKind::zero_bubble || !c.train.repro,
+         "pipeline.schedule is zb-h1, which takes weights' gradients of a micro-batch apart, and train.repro sums them "
+         "micro-batch by micro-batch; choose gpipe, 1f1b or interleaved");
+  DEMAND(p.chunks == 1 || p.schedule == PipelineKind::interleaved, "pipeline.chunks is ", p.chunks,
+         ", but only pipeline.schedule=interleaved has more than one");
+  DEMAND(p.chunks == 1 || c.mesh.pp > 1, "pipeline.chunks is ", p.chunks, ", but mesh.pp is 1: there is no pipeline");
+  split_layers(c.model.layers, int(c.mesh.pp), int(p.chunks), p.layout);
 }
 
 void validate_threads(const RunConfig& c) {
@@ -331,6 +349,7 @@ void validate(const RunConfig& config) {
          ", but must not exceed model.context, which is ", config.model.context);
   validate_mesh(config, 0);
   validate_batch(config);
+  validate_pipeline(config);
   validate_schedule(config);
 }
 

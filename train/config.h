@@ -3,6 +3,7 @@
 #pragma once
 #include "comm/mesh.h"
 #include "model/config.h"
+#include "train/pipeline.h"
 #include "train/settings.h"
 #include <iosfwd>
 #include <map>
@@ -21,6 +22,7 @@ enum class Cooldown { linear, sqrt, one_minus_sqrt };
 std::span<const char* const> names(DTypeChoice);
 std::span<const char* const> names(ScheduleKind);
 std::span<const char* const> names(Cooldown);
+std::span<const char* const> names(PipelineKind);
 
 struct DataConfig {
   std::string folder;
@@ -84,6 +86,14 @@ struct MeshConfig {
   bool operator==(const MeshConfig&) const = default;
 };
 
+/// How the stages of mesh.pp share layers and micro-batches.
+struct PipelineConfig {
+  PipelineKind schedule = PipelineKind::one_f_one_b;
+  int64_t chunks = 1; ///< of layers a stage
+  std::string layout; ///< layers of every chunk, in the order of the model; empty: as even as can be
+  bool operator==(const PipelineConfig&) const = default;
+};
+
 /// What the ranks of dp cut among them (Rajbhandari et al. 2020).
 struct ZeroConfig {
   int64_t stage = 0; ///< 1: the optimizer's state, 2: and gradients, 3: and weights
@@ -109,6 +119,7 @@ struct RunConfig {
   CheckpointConfig checkpoint;
   RunFolderConfig run;
   MeshConfig mesh;
+  PipelineConfig pipeline;
   ZeroConfig zero;
   CommConfig comm;
   std::map<std::string, std::string> kernels = default_kernels(); ///< by family, see kernels/op.h

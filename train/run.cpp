@@ -52,9 +52,8 @@ Run::Run(const RunConfig& config, Transport& transport, const Target& target, co
       mesh_(mesh_shape(config), transport.rank(), transport.size(), transport.hosts()), target_(target),
       threads_(choose_threads(config.threads, transport.local_size())),
       data_(Dataset::open(data_options(config, "train"))),
-      plan_(make_plan(target_, threads_, transport, mesh_, config, captures())),
-      device_(Device::open(target_, threads_)),
-      trainer_((device_->follow(plan_, transport.local_size()), *device_), transport, mesh_, config,
+      plans_(make_plans(target_, threads_, mesh_, config, captures())), device_(Device::open(target_, threads_)),
+      trainer_((device_->follow(plan(), transport.local_size()), *device_), transport, mesh_, config,
                choose_dtype(config.train.dtype, target_), captures()),
       began_(Wall::now()) {
   const int64_t held_out = split_info(config.data.folder, "val").tokens;
@@ -68,14 +67,15 @@ Run::Run(const RunConfig& config, Transport& transport, const Target& target, co
     DEMAND(data_.tokenizer_hash() == 0 || tokenizer_->hash() == data_.tokenizer_hash(), config.data.folder,
            ": tokenizer.json is not the one that the shards were made with; put it back, or prepare the data again");
   }
-  agree_on_plan();
-  check_collectives(mesh_, plan_);
+  agree_on_plans();
 }
 
 Run::~Run() = default;
 
-void Run::agree_on_plan() const {
-  const auto hashes = transport_.gather(plan_.hash());
+void Run::agree_on_plans() const {
+  uint64_t hash = 0;
+  for (const Plan& stage : plans_) hash = hash * 31 + stage.hash();
+  const auto hashes = transport_.gather(hash);
   for (size_t r = 1; r < hashes.size(); ++r)
     ENSURE(hashes[r] == hashes[0], "rank ", r,
            " plans another step than rank 0; all ranks need the same binary, configuration and CPU kind");
@@ -89,7 +89,7 @@ void Run::announce() const {
             << with_commas(double(data_.samples_per_epoch())) << " sequences of " << config_.data.sequence << "; "
             << number(double(config_.train.steps * config_.train.global_batch) / double(data_.samples_per_epoch()), 2)
             << " epochs\n";
-  print_memory(plan_, std::cout);
+  print_memory(plan(), std::cout);
   if (const int hosts = mesh_.hosts_of(kTensorAxes); hosts > 1)
     std::cout << "mesh   note: tensor-parallel groups span " << hosts
               << " hosts, and every layer waits for their link; mesh.tp should divide the ranks of a host\n";
@@ -266,7 +266,8 @@ void Run::evaluate() {
     tokens += double(trainer_.scalars()[kTokenCount]);
     if (tokenizer_) bytes += double(label_bytes(batch, *tokenizer_));
   }
-  const bool counts = mesh_.index(kTensorAxes) == 0; // its group has seen the same
+  const bool is_last_stage = mesh_.coordinate(Axis::pp) + 1 == mesh_.size(Axis::pp); // which has the losses
+  const bool counts = is_last_stage && mesh_.index(kTensorAxes) == 0;                // its group has seen the same
   for (double* sum : {&nats, &tokens, &bytes}) *sum = transport_.sum(counts ? *sum : 0.0);
   held_out_loss_ = nats / tokens;
   bits_per_byte_ = bytes > 0 ? nats / std::numbers::ln2 / bytes : 0;

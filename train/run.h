@@ -41,7 +41,8 @@ private:
   bool captures() const { return !capture_options_.folder.empty(); }
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
   bool is_first() const { return transport_.rank() == 0; }
-  void agree_on_plan() const;
+  const Plan& plan() const { return plans_[size_t(mesh_.coordinate(Axis::pp))]; }
+  void agree_on_plans() const;
   void announce() const;
   std::string checkpoint_to_resume() const; ///< empty: none
   void load_weights_and_state();
@@ -63,7 +64,7 @@ private:
   std::optional<Dataset> held_out_;
   std::string held_out_problem_; ///< why there is no evaluation
   std::optional<Tokenizer> tokenizer_;
-  Plan plan_;
+  const std::vector<Plan> plans_; ///< by pipeline stage
   std::unique_ptr<Device> device_;
   Trainer trainer_;
   std::unique_ptr<Prefetcher> prefetcher_;

@@ -15,7 +15,20 @@ int64_t micro_batches(const RunConfig& c, const Mesh& mesh) {
   return c.train.global_batch / (micro_batch(c) * mesh.size(kDataAxes));
 }
 
-Cut cut_of(const Mesh& mesh) { return {mesh.size(kTensorAxes), mesh.size(Axis::copy), mesh.size(kDataAxes)}; }
+/// The layers of every chunk of the stage.
+std::vector<LayerRange> chunks_of(const RunConfig& c, const Mesh& mesh) {
+  const int stages = mesh.size(Axis::pp);
+  const auto all = split_layers(c.model.layers, stages, int(c.pipeline.chunks), c.pipeline.layout);
+  std::vector<LayerRange> own;
+  for (size_t v = size_t(mesh.coordinate(Axis::pp)); v < all.size(); v += size_t(stages)) own.push_back(all[v]);
+  return own;
+}
+
+/// In `repro` a tied head is a copy on one stage too, so that its gradients are summed as on several.
+Cut cut_of(const RunConfig& c, const Mesh& mesh) {
+  return {mesh.size(kTensorAxes), mesh.size(Axis::copy), mesh.size(kDataAxes), chunks_of(c, mesh),
+          c.model.tied && (c.train.repro || mesh.size(Axis::pp) > 1)};
+}
 
 int64_t lanes_of(const RunConfig& c, const Mesh& mesh) { return c.train.repro ? kLanes / mesh.size(kDataAxes) : 1; }
 
@@ -23,7 +36,7 @@ int64_t lanes_of(const RunConfig& c, const Mesh& mesh) { return c.train.repro ? 
 
 Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const RunConfig& config, Dtype dtype,
                  bool capture)
-    : device_(device), config_(config), groups_(device, transport, mesh), table_(config.model, cut_of(mesh)),
+    : device_(device), config_(config), groups_(device, transport, mesh), table_(config.model, cut_of(config, mesh)),
       accumulation_(micro_batches(config, mesh)), rows_(micro_batch(config) * config.data.sequence),
       shards_(groups_, table_, dtype,
               {ZeroStage(config.zero.stage), lanes_of(config, mesh), accumulation_, config.train.repro,
@@ -36,6 +49,7 @@ Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const R
       all_norm_blocks_(shards_.pieces() == 1
                            ? norm_blocks_
                            : floats("norms of all blocks", Purpose::gradients, table_.elements() / kNormBlock)),
+      norm_totals_(floats("norms of units", Purpose::gradients, table_.all_units())),
       host_state_(device.persistent("host step state", Purpose::inputs, Dtype::u8, {sizeof(StepState)}, Space::pinned)),
       host_inputs_(device.persistent("host inputs", Purpose::inputs, Dtype::i32, {accumulation_, kInputs, rows_},
                                      Space::pinned)),
@@ -46,6 +60,14 @@ Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const R
       decoder_(device, config.model, table_, config.data.sequence, shards_,
                TensorParallel(device, groups_.along(kTensorAxes), config.comm.tensor_chunks, state_)) {
   decoder_.initialise();
+  const int stages = mesh.size(Axis::pp), stage = mesh.coordinate(Axis::pp);
+  actions_ = pipeline_actions(
+      make_schedule(config.pipeline.schedule, stages, int(accumulation_), int(config.pipeline.chunks)), stage);
+  for (const Axes axes : {kDataAxes, Axes{Axis::shard}, Axes{Axis::pp}}) groups_.along(axes); // now, not in a step
+  // Links are made in one order by all ranks.
+  for (int first = 0; stages > 1 && first < stages; ++first)
+    for (const bool back : {false, true})
+      if (stage == first || stage == (first + 1) % stages) groups_.along(Axes::link(Axis::pp, first, back));
   if (capture) {
     capture_ = std::make_unique<Capture>(device, accumulation_, decoder_.observed_bytes(rows_));
     decoder_.observe([this](const Observed& observed) { capture_->take(observed); });
@@ -76,19 +98,14 @@ void Trainer::initialise() {
   compute.run(fill(target, 0.0f));
   compute.run(fill(moment1_, 0.0f));
   compute.run(fill(moment2_, 0.0f));
-  uint32_t number = 0;
-  for (const bool decay : {true, false})
-    for (const Parameter& p : table_.rows()) {
-      if (p.decay != decay) continue;
-      for (const Piece& piece : p.pieces) fill_piece(target, p, piece, number);
-      ++number;
-    }
+  for (const Parameter& p : table_.rows())
+    for (const Piece& piece : p.pieces) fill_piece(target, p, piece);
   if (!master_.empty()) compute.run(cast(weights(), master_));
   device_.end();
 }
 
 /// What this rank owns of a piece. An element's random number is that of its place in the whole parameter.
-void Trainer::fill_piece(const Tensor& target, const Parameter& p, const Piece& piece, uint32_t number) {
+void Trainer::fill_piece(const Tensor& target, const Parameter& p, const Piece& piece) {
   const Layout l = layout();
   const OwnedRange owned(l, p);
   const int64_t begin = p.offset + piece.first * p.columns, columns = p.columns;
@@ -107,7 +124,7 @@ void Trainer::fill_piece(const Tensor& target, const Parameter& p, const Piece& 
   const auto fill_rows = [&](int64_t first, int64_t end, int64_t width) {
     if (first < end)
       compute.run(normal_fill(at(first, end).view({(end - first) / width, width}), p.init_std,
-                              uint64_t(config_.train.seed), number, number_of(first), piece.all_columns));
+                              uint64_t(config_.train.seed), p.number, number_of(first), piece.all_columns));
   };
   if (columns == piece.all_columns) return fill_rows(from, to, to - from);
   // Where a piece of a shard begins or ends within a row: the row's end, whole rows, the last row's beginning.
@@ -128,7 +145,7 @@ void Trainer::train() {
   compute.run(fill(scalars_, 0.0f));
   if (!device_.is_ghost() && planted_deviation(mesh().rank(), state().step)) compute.run(fill(scalars_, 0.0f));
   sum_gradients();
-  const Tensor sums = lane_scalars(shards_.lane_buffer());
+  const Tensor sums = lane_scalars(shards_.lane_of(accumulation_ - 1).buffer);
   measure_norm(sums);
   const float capacity = float(config_.train.global_batch * config_.data.sequence);
   compute.run(finish_gradients(sums, capacity, float(config_.optimizer.clip)));
@@ -140,43 +157,117 @@ void Trainer::train() {
 /// Gradients are taken of the sum of losses over the batch's capacity; finish_gradients turns that into the mean over
 /// counted tokens.
 void Trainer::sum_gradients() {
-  const float capacity = float(config_.train.global_batch * config_.data.sequence);
-  for (int64_t m = 0; m < accumulation_; ++m) {
-    shards_.begin_pass(m);
-    const Tensor sums = lane_scalars(shards_.lane_buffer());
-    if (shards_.lane_begins()) device_.compute().run(fill(sums, 0.0f));
-    if (capture_) capture_->begin(m);
-    decoder_.train(device_inputs(m), sums, 1 / capacity);
-    if (shards_.lane_ends())
-      for (int64_t other : shards_.merged()) device_.compute().run(add(sums, lane_scalars(other), sums));
+  Works works;
+  for (const PipelineAction& action : actions_) {
+    if (action.what == PipelineAction::What::send)
+      send(action.transfer, works);
+    else if (action.what == PipelineAction::What::receive)
+      receive(action.transfer, works[{action.transfer.micro_batch, action.transfer.chunk}]);
+    else
+      compute(action.step, works[{action.step.micro_batch, action.step.chunk}]);
   }
-  Collectives& data = groups_.along(kDataAxes);
-  const Tensor losses = lane_scalars(shards_.lane_buffer()).slice(0, kLossSum, 2); // and kTokenCount
-  data.in_line([&] { data.all_reduce(losses); });
   shards_.finish_step();
+  sum_tied();
+  Collectives& data = groups_.along(kDataAxes);
+  const Tensor losses =
+      lane_scalars(shards_.lane_of(accumulation_ - 1).buffer).slice(0, kLossSum, 2); // and kTokenCount
+  data.in_line([&] { data.all_reduce(losses); });
+  sum_over_stages(losses);
+}
+
+void Trainer::compute(const PipelineStep& step, Work& work) {
+  if (!std::exchange(work.awaited, true)) device_.compute().wait(work.there);
+  const LayerRange& range = table_.cut().chunks[size_t(step.chunk)];
+  const Inputs in = device_inputs(step.micro_batch);
+  if (capture_) capture_->begin(step.micro_batch);
+  if (step.what == PipelineStep::What::forward) return decoder_.forward(range, in, work.pass);
+  if (step.what == PipelineStep::What::weights) return decoder_.finish_weights(range, work.pass);
+  const float capacity = float(config_.train.global_batch * config_.data.sequence);
+  const bool late = config_.pipeline.schedule == PipelineKind::zero_bubble;
+  const Shards::Lane& lane = shards_.lane_of(step.micro_batch);
+  const Tensor sums = lane_scalars(lane.buffer);
+  if (range.head && lane.begins) device_.compute().run(fill(sums, 0.0f));
+  decoder_.backward(range, in, work.pass, sums, 1 / capacity, late ? Decoder::Weights::late : Decoder::Weights::now);
+  if (range.head && lane.ends)
+    for (int64_t other : lane.merged) device_.compute().run(add(sums, lane_scalars(other), sums));
+}
+
+/// The transfer's chunk is the receiver's; behind the last stage comes the next chunk of the first.
+void Trainer::send(const PipelineTransfer& t, Works& works) {
+  const int stages = mesh().size(Axis::pp);
+  const int chunk = t.gradient ? t.chunk + (t.to_stage == stages - 1) : t.chunk - (t.from_stage == stages - 1);
+  const auto work = works.find({t.micro_batch, chunk});
+  Allocation& sent = t.gradient ? work->second.pass.gradient : work->second.pass.leaving;
+  Collectives& link = link_of(t);
+  link.follow_compute();
+  link.send(sent);
+  sent.release();
+}
+
+void Trainer::receive(const PipelineTransfer& t, Work& work) {
+  Allocation& to = t.gradient ? work.pass.gradient : work.pass.entering;
+  to = decoder_.received(device_inputs(t.micro_batch), t.gradient ? "received gradient" : "received stream");
+  Collectives& link = link_of(t);
+  link.follow_compute(); // which used these bytes before
+  link.receive(to);
+  work.there = link.stream().record();
+  work.awaited = false;
+}
+
+Collectives& Trainer::link_of(const PipelineTransfer& t) {
+  return groups_.along(Axes::link(Axis::pp, t.gradient ? t.to_stage : t.from_stage, t.gradient));
+}
+
+/// The gradients of a tied embedding and of its copy, as the head, become their sum on both.
+void Trainer::sum_tied() {
+  if (!table_.cut().head_copy) return;
+  const int embedding = table_.unit_of(Role::embedding), head = table_.unit_of(Role::head);
+  const int stages = mesh().size(Axis::pp);
+  if (stages > 1) {
+    if (embedding < 0 && head < 0) return;
+    Collectives& ends = groups_.along(Axes::link(Axis::pp, stages - 1, false));
+    ends.in_line([&] { ends.all_reduce(shards_.own_gradients(embedding < 0 ? head : embedding)); });
+  } else {
+    const Tensor sum = shards_.own_gradients(embedding), other = shards_.own_gradients(head);
+    device_.compute().run(add(sum, other, sum));
+    device_.compute().run(copy(other, sum));
+  }
+}
+
+/// Of what one stage has and the others hold 0 for.
+void Trainer::sum_over_stages(const Tensor& t) {
+  Collectives& stages = groups_.along({Axis::pp});
+  stages.in_line([&] { stages.all_reduce(t); });
 }
 
 /// Over fixed blocks in the order of the parameters, whoever owns them.
 void Trainer::measure_norm(const Tensor& scalars) {
   Stream compute = device_.compute();
   const int64_t pieces = shards_.pieces();
+  const Cut& cut = table_.cut();
   const auto blocks_of = [&](const Unit& unit) { return unit.elements / pieces / kNormBlock; };
   const auto first_of = [&](const Unit& unit) { return unit.begin / pieces / kNormBlock; };
   for (size_t u = 0; u < table_.units().size(); ++u) {
     const Unit& unit = table_.units()[u];
     compute.run(squared_norm(norm_blocks_.slice(0, first_of(unit), blocks_of(unit)), shards_.own_gradients(int(u)),
-                             state_, unit.shared_from, unit.shared_by));
+                             state_, {unit.copied_from, cut.copies, unit.whole_from, cut.tensor}));
   }
   if (pieces > 1) {
     Collectives& shard = groups_.along({Axis::shard});
     shard.in_line([&] { shard.all_gather(all_norm_blocks_, norm_blocks_); });
   }
+  compute.run(fill(norm_totals_, 0.0f));
   for (const Unit& unit : table_.units())
-    compute.run(norm_total(
-        scalars, all_norm_blocks_.view({pieces, owned_ / kNormBlock}).slice(1, first_of(unit), blocks_of(unit)),
-        unit.length / kNormBlock));
+    if (!unit.is_copy)
+      compute.run(
+          norm_total(norm_totals_.slice(0, unit.number, 1),
+                     all_norm_blocks_.view({pieces, owned_ / kNormBlock}).slice(1, first_of(unit), blocks_of(unit)),
+                     unit.length / kNormBlock));
   Collectives& tensor = groups_.along(kTensorAxes);
-  tensor.in_line([&] { tensor.all_reduce(scalars.slice(0, kGradientNorm2, 1)); });
+  tensor.in_line([&] { tensor.all_reduce(norm_totals_); });
+  sum_over_stages(norm_totals_);
+  const int64_t units = table_.all_units();
+  compute.run(norm_total(scalars.slice(0, kGradientNorm2, 1), norm_totals_.view({1, units}), units));
 }
 
 void Trainer::update(const Tensor& scalars) {
@@ -187,9 +278,10 @@ void Trainer::update(const Tensor& scalars) {
     device_.compute().run(adamw({.beta1 = float(o.beta1),
                                  .beta2 = float(o.beta2),
                                  .eps = float(o.eps),
-                                 .decay = float(unit.decay ? o.weight_decay : 0.0),
+                                 .decay = float(o.weight_decay),
                                  .first = unit.canonical,
-                                 .shared_from = unit.canonical + unit.shared_from,
+                                 .decay_to = unit.canonical + unit.decay_to,
+                                 .shared_from = unit.canonical + unit.copied_from,
                                  .stochastic = o.stochastic_rounding,
                                  .weights = piece(weights()),
                                  .master = piece(master_),
@@ -210,9 +302,24 @@ void Trainer::evaluate() {
   compute.run(copy(state_, host_state_));
   compute.run(copy(inputs_, host_inputs_));
   compute.run(fill(sums, 0.0f));
-  decoder_.evaluate(device_inputs(0), sums);
+  evaluate_stages(sums);
   compute.run(copy(host_scalars_, sums));
   device_.end();
+}
+
+/// Chunk c of stage s is the (c stages + s)-th part of the model.
+void Trainer::evaluate_stages(const Tensor& sums) {
+  const int stages = mesh().size(Axis::pp), stage = mesh().coordinate(Axis::pp), chunks = int(config_.pipeline.chunks);
+  const Inputs in = device_inputs(0);
+  for (int c = 0; c < chunks; ++c) {
+    Works works;
+    Work& work = works[{0, c}];
+    if (stage > 0 || c > 0) receive({false, 0, (stage + stages - 1) % stages, stage, c}, work);
+    if (!std::exchange(work.awaited, true)) device_.compute().wait(work.there);
+    decoder_.evaluate(table_.cut().chunks[size_t(c)], in, work.pass, sums);
+    const bool wraps = stage + 1 == stages;
+    if (!wraps || c + 1 < chunks) send({false, 0, stage, (stage + 1) % stages, c + wraps}, works);
+  }
 }
 
 void Trainer::record_all() {
@@ -248,17 +355,24 @@ Dtype choose_dtype(DTypeChoice choice, const Target& target) {
   return cpu_has_bf16() ? Dtype::bf16 : Dtype::f32;
 }
 
-Plan make_plan(const Target& target, int threads, Transport& transport, const Mesh& mesh, const RunConfig& config,
-               bool capture) {
+Plan make_plan(const Target& target, int threads, const Mesh& mesh, const RunConfig& config, bool capture) {
   choose_kernels(config);
   const auto ghost = Device::ghost(target, threads);
-  Trainer(*ghost, transport, mesh, config, choose_dtype(config.train.dtype, target), capture).record_all();
+  const auto transport = Transport::ghost(mesh.rank(), mesh.world());
+  Trainer(*ghost, *transport, mesh, config, choose_dtype(config.train.dtype, target), capture).record_all();
   return ghost->plan();
 }
 
-void check_collectives(const Mesh& mesh, const Plan& plan) {
-  const std::vector<const Plan*> all(size_t(mesh.world()), &plan);
-  for (const std::string& fault : collective_faults(mesh, all)) fail(fault);
+std::vector<Plan> make_plans(const Target& target, int threads, const Mesh& mesh, const RunConfig& config,
+                             bool capture) {
+  std::vector<Plan> plans;
+  std::vector<const Plan*> of_rank(size_t(mesh.world()));
+  const std::vector<int> stages = mesh.group({Axis::pp});
+  for (int rank : stages) plans.push_back(make_plan(target, threads, mesh.of_rank(rank), config, capture));
+  for (int rank = 0; rank < mesh.world(); ++rank)
+    of_rank[size_t(rank)] = &plans[size_t(mesh.of_rank(rank).coordinate(Axis::pp))];
+  for (const std::string& fault : collective_faults(mesh, of_rank)) fail(fault);
+  return plans;
 }
 
 } // namespace triax

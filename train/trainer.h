@@ -6,7 +6,9 @@
 #include "model/shards.h"
 #include "train/capture.h"
 #include "train/config.h"
+#include "train/pipeline.h"
 #include "train/weights.h"
+#include <map>
 
 namespace triax {
 
@@ -54,13 +56,27 @@ public:
   const Capture* capture() const { return capture_.get(); } ///< of the last step; null without
 
 private:
+  /// What is at work of one micro-batch in one chunk of layers.
+  struct Work {
+    Decoder::Pass pass;
+    Event there;         ///< of what was received last
+    bool awaited = true; ///< by the compute stream
+  };
+  using Works = std::map<std::pair<int, int>, Work>; ///< by micro-batch and chunk
+  void compute(const PipelineStep& step, Work& work);
+  void send(const PipelineTransfer& transfer, Works& works);
+  void receive(const PipelineTransfer& transfer, Work& work);
+  Collectives& link_of(const PipelineTransfer& transfer);
+  void sum_tied();
   Tensor floats(const char* name, Purpose purpose, int64_t n) const;
   Inputs device_inputs(int64_t micro_batch) const;
   Tensor lane_scalars(int64_t buffer) const;
   void sum_gradients();
+  void sum_over_stages(const Tensor& t);
   void measure_norm(const Tensor& scalars);
   void update(const Tensor& scalars);
-  void fill_piece(const Tensor& target, const Parameter& p, const Piece& piece, uint32_t number);
+  void evaluate_stages(const Tensor& sums);
+  void fill_piece(const Tensor& target, const Parameter& p, const Piece& piece);
 
   Device& device_;
   const RunConfig config_;
@@ -71,20 +87,23 @@ private:
   int64_t owned_; ///< elements of the flat buffers of what this rank owns
   Tensor master_, moment1_, moment2_;
   Tensor norm_blocks_, all_norm_blocks_;           ///< f32[blocks of what is owned], and of all pieces
+  Tensor norm_totals_;                             ///< f32[units of the whole model]
   Tensor host_state_, host_inputs_, host_scalars_; ///< pinned
   Tensor state_, inputs_, scalars_;                ///< scalars_ f32[lane buffers, kStepScalars]
   Decoder decoder_;
+  std::vector<PipelineAction> actions_; ///< of a step of training
   std::unique_ptr<Capture> capture_;
 };
 
 /// bf16 where asked for, or on `automatic` where the target multiplies it in hardware; f32 otherwise.
 Dtype choose_dtype(DTypeChoice choice, const Target& target);
 
-/// All kinds of step of this run on `target`, as seen by the transport's rank: recorded, checked, packed.
-Plan make_plan(const Target& target, int threads, Transport& transport, const Mesh& mesh, const RunConfig& config,
-               bool capture = false);
+/// All kinds of step of this run on `target`, as the ranks of the mesh's pipeline stage issue them: recorded, checked,
+/// packed.
+Plan make_plan(const Target& target, int threads, const Mesh& mesh, const RunConfig& config, bool capture = false);
 
-/// Throws what is wrong with the collectives of ranks that all issue this plan.
-void check_collectives(const Mesh& mesh, const Plan& plan);
+/// The plans of all stages. Throws what is wrong with the collectives of ranks that issue them.
+std::vector<Plan> make_plans(const Target& target, int threads, const Mesh& mesh, const RunConfig& config,
+                             bool capture = false);
 
 } // namespace triax

@@ -19,15 +19,18 @@ struct Entry {
   }
 };
 
-std::vector<Entry> entries_of(const ParamTable& table) {
+enum class Copies { no, yes };
+std::vector<Entry> entries_of(const ParamTable& table, Copies copies = Copies::no) {
   std::vector<Entry> entries;
-  for (const Parameter& p : table.rows())
+  for (const Parameter& p : table.rows()) {
+    if (p.is_copy && copies == Copies::no) continue;
     for (const Piece& piece : p.pieces) {
       if (entries.empty() || entries.back().parameter != &p || entries.back().name != piece.name)
         entries.push_back({&p, {}, piece.name, piece.first_of_all, 0, piece.all_columns, piece.transposed});
       entries.back().pieces.push_back(&piece);
       entries.back().rows += piece.all_rows;
     }
+  }
   return entries;
 }
 
@@ -178,7 +181,8 @@ void each_owned(Device& device, const Layout& layout, const Tensor& owned,
   }
 }
 
-OwnedRange::OwnedRange(const Layout& l, const Parameter& p) {
+OwnedRange::OwnedRange(const Layout& l, const Parameter& p) : begin(0), end(0), at(0) {
+  if (p.unit < 0) return; // another stage has it
   const Unit& unit = l.table.units()[size_t(p.unit)];
   const int64_t n = unit.elements / l.pieces, first = unit.begin + l.index * n;
   begin = std::max(p.offset, first);
@@ -201,7 +205,7 @@ void store(SafetensorsWriter* writer, Transport& transport, Device& device, cons
 
 void restore(const SafetensorsFolder& files, const std::string& prefix, Device& device, const Layout& layout,
              const Tensor& owned) {
-  const std::vector<Entry> entries = entries_of(layout.table);
+  const std::vector<Entry> entries = entries_of(layout.table, Copies::yes);
   std::vector<float> mine;
   for (size_t i = 0; i < entries.size(); ++i) {
     const Entry& e = entries[i];
@@ -211,7 +215,7 @@ void restore(const SafetensorsFolder& files, const std::string& prefix, Device& 
     DEMAND(stored.shape == e.shape(), "tensor ", stored.name, " has shape ", text_of(stored.shape),
            ", but this model needs ", text_of(e.shape()),
            "; the files and the configuration belong to different models");
-    read_entry(stored, layout, e, mine);
+    if (part.count() > 0) read_entry(stored, layout, e, mine);
     const bool complete = i + 1 == entries.size() || entries[i + 1].parameter != e.parameter;
     if (complete && part.count() > 0) write_owned(device, owned.slice(0, part.at, part.count()), mine);
   }
