@@ -1,4 +1,5 @@
 #include "comm/collective.h"
+#include "comm/nccl.h"
 #include "kernels/elementwise.h"
 #include <algorithm>
 
@@ -81,14 +82,28 @@ void receive_staged(const Op& op, const LaunchContext&) {
   }
 }
 
-const LaunchRegistration kRegistrations[] = {{"host", "all_gather", on_host<&Transport::all_gather>},
-                                             {"host", "all_to_all", on_host<&Transport::all_to_all>},
-                                             {"host", "send", send_on_host},
-                                             {"host", "receive", receive_on_host},
-                                             {"cuda", "send", send_staged},
-                                             {"cuda", "receive", receive_staged},
-                                             {"cuda", "all_gather", staged<&Transport::all_gather>},
-                                             {"cuda", "all_to_all", staged<&Transport::all_to_all>}};
+/// On a GPU: enqueued on its stream by NCCL where that is the transport, else made by the host through MPI. The plan is
+/// the same.
+template <auto enqueue, LaunchFn staged> void by_nccl(const Op& op, const LaunchContext& context) {
+  Collectives::Call& call = call_of(op);
+  Nccl* nccl = call.transport->nccl();
+  if (!nccl) return staged(op, context);
+  const int64_t sequence = op.get<CollectiveAttributes>().sequence;
+  if constexpr (std::is_same_v<decltype(enqueue), decltype(&Nccl::all_gather)>)
+    (nccl->*enqueue)(op[0], op[1], call.group, sequence, context.native_stream);
+  else
+    (nccl->*enqueue)(op[0], call.group, sequence, context.native_stream);
+}
+
+const LaunchRegistration kRegistrations[] = {
+    {"host", "all_gather", on_host<&Transport::all_gather>},
+    {"host", "all_to_all", on_host<&Transport::all_to_all>},
+    {"host", "send", send_on_host},
+    {"host", "receive", receive_on_host},
+    {"cuda", "send", by_nccl<&Nccl::send, send_staged>},
+    {"cuda", "receive", by_nccl<&Nccl::receive, receive_staged>},
+    {"cuda", "all_gather", by_nccl<&Nccl::all_gather, staged<&Transport::all_gather>>},
+    {"cuda", "all_to_all", by_nccl<&Nccl::all_to_all, staged<&Transport::all_to_all>>}};
 
 } // namespace
 
@@ -99,11 +114,18 @@ bool is_collective(const OpKind& kind) {
 }
 
 Collectives::Collectives(Device& device, Transport& transport, const Group& group, StreamId stream)
-    : call_{&device, &transport, group, {}, {}}, stream_(stream) {}
+    : call_{&device, &transport, group, {}, {}}, stream_(stream) {
+  Nccl* nccl = transport.nccl();
+  if (!nccl || group.size() == 1 || device.is_ghost()) return;
+  device.enqueue_collectives([nccl] { nccl->check(); });
+  registered_ = device.arena();
+  if (registered_.bytes > 0) nccl->register_memory(group, registered_.address, registered_.bytes);
+}
 
 Collectives::~Collectives() {
   try { // operations that are still queued refer to call_
     call_.device->synchronize();
+    if (registered_.bytes > 0) call_.transport->nccl()->deregister_memory(call_.group, registered_.address);
   } catch (const std::exception&) { // an earlier error is on its way
   }
 }

@@ -73,6 +73,7 @@ private:
   void issue(Op op, const Place& place);
   void issue(const OpKind& kind, const Tensor& out, const Tensor& in, const Place& place);
   Call call_;
+  Device::Bytes registered_; ///< with NCCL
   StreamId stream_;
   int64_t sequence_ = 0;
 };

@@ -1,6 +1,8 @@
 #include "comm/transport.h"
 #include "comm/mpi_api.h"
+#include "comm/nccl.h"
 #include "kernels/check.h"
+#include "kernels/device.h"
 #include "kernels/worker.h"
 #include <atomic>
 #include <chrono>
@@ -43,6 +45,8 @@ const MpiApi* load_mpi() {
 
 std::unique_ptr<Transport> joined;
 
+constexpr auto kPatience = std::chrono::seconds(600);
+
 } // namespace
 
 Launch Launch::detect() {
@@ -59,6 +63,17 @@ Launch Launch::detect() {
   DEMAND(pmi == 1, "a launcher announced ", pmi,
          " ranks by PMI, which Open MPI's PMIx does not hear; launch with `mpirun` of Open MPI");
   return launch;
+}
+
+std::span<const char* const> names(TransportChoice) {
+  static constexpr const char* kNames[] = {"auto", "nccl", "mpi"};
+  return kNames;
+}
+
+std::string Group::describe() const {
+  std::vector<std::string> numbers;
+  for (int rank : ranks_) numbers.push_back(std::to_string(rank));
+  return concat(axes_.name(), " (ranks ", listed(numbers, 16), ")");
 }
 
 /// Makes all MPI calls. What callers start is polled together until it is done, so that no group waits for another;
@@ -181,6 +196,7 @@ Transport* Transport::current() { return joined.get(); }
 void Transport::leave() { joined.reset(); }
 
 Transport::~Transport() {
+  nccl_.reset();
   if (!mpi_ || !thread_) return;
   thread_->run([this] {
     mpi_->finalise();
@@ -206,8 +222,45 @@ Group Transport::group(const Mesh& mesh, Axes axes) {
     communicator = known;
   }
   const auto own = std::find(ranks.begin(), ranks.end(), mesh.rank());
-  return {axes, ranks, int(own - ranks.begin()), communicator};
+  const Group group(axes, ranks, int(own - ranks.begin()), communicator);
+  if (nccl_ && ranks.size() > 1)
+    nccl_->join(group, [&](void* data, int64_t bytes) {
+      complete([&] { return mpi_->broadcast(data, bytes, 0, communicator); });
+    });
+  return group;
 }
+
+std::string Transport::choose(TransportChoice choice, const Target& target) {
+  nccl_.reset();
+  const bool asked = choice == TransportChoice::nccl;
+  DEMAND(!asked || target.kind == Target::Kind::cuda,
+         "comm.transport is nccl, which carries data between GPUs, but the "
+         "target is ",
+         target.name, ": leave comm.transport at auto");
+  if (!mpi_ || size_ == 1 || target.kind != Target::Kind::cuda || choice == TransportChoice::mpi) return "";
+  std::unique_ptr<Nccl> nccl;
+  std::string problem;
+  try {
+    nccl = std::make_unique<Nccl>(Nccl::library_from_environment(), rank_, kPatience);
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  const std::vector<uint64_t> gpus =
+      gather(nccl && gpu_identity ? gpu_identity() : 0); // all see the same, so all agree
+  for (size_t r = 0; r < gpus.size() && problem.empty(); ++r) {
+    const auto before = std::find(gpus.begin(), gpus.begin() + std::ptrdiff_t(r), gpus[r]) - gpus.begin();
+    if (gpus[r] == 0)
+      problem = concat("rank ", r, " has no NCCL or no GPU");
+    else if (size_t(before) < r)
+      problem = concat("ranks ", before, " and ", r, " share a GPU, and NCCL needs one for each rank");
+  }
+  DEMAND(problem.empty() || !asked, "comm.transport is nccl, but: ", problem);
+  if (!problem.empty()) return concat("collectives by MPI, through the host's memory: ", problem);
+  take(std::move(nccl));
+  return concat("collectives by NCCL ", nccl_->version());
+}
+
+void Transport::take(std::unique_ptr<Nccl> nccl) { nccl_ = std::move(nccl); }
 
 std::vector<int> Transport::hosts() {
   const auto all = gather(uint64_t(host_));

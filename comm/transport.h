@@ -5,11 +5,18 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace triax {
 
 struct MpiApi;
+class Nccl;
+struct Target;
+
+/// What carries the collectives of a GPU's data; a CPU's are MPI's. `automatic`: NCCL where it can be, else MPI.
+enum class TransportChoice { automatic, nccl, mpi };
+std::span<const char* const> names(TransportChoice);
 
 /// How this process was launched, from the environment of mpirun and srun. No MPI call.
 struct Launch {
@@ -31,6 +38,7 @@ public:
   int index() const { return index_; } ///< of this rank among them
   const std::vector<int>& ranks() const { return ranks_; }
   void* communicator() const { return communicator_; }
+  std::string describe() const; ///< "shard (ranks 0, 1, 2, 3)"
 
 private:
   Axes axes_{};
@@ -56,6 +64,12 @@ public:
   int local_size() const { return local_size_; } ///< ranks of this host
   std::string library() const;                   ///< of MPI: its name and version; empty where there is none
   std::vector<int> hosts();                      ///< of each rank, as a number: that of the lowest rank there
+
+  /// From now on the collectives of this target go by what is chosen. Collective over all ranks, which take the same.
+  /// Throws where NCCL was asked for and cannot be. Returns a sentence for people; empty where there is no choice.
+  std::string choose(TransportChoice choice, const Target& target);
+  Nccl* nccl() const { return nccl_.get(); } ///< null: the collectives are MPI's
+  void take(std::unique_ptr<Nccl> nccl);     ///< what `choose` does in the end; for tests
 
   /// This rank's group along the axes. Collective over all ranks of the mesh; the same ranks share one communicator.
   Group group(const Mesh& mesh, Axes axes);
@@ -86,6 +100,7 @@ private:
   int rank_ = 0, size_ = 1, local_size_ = 1, host_ = 0;
   const MpiApi* mpi_ = nullptr;
   std::map<std::vector<int>, void*> communicators_;
+  std::unique_ptr<Nccl> nccl_;
   std::unique_ptr<Thread> thread_;
 };
 

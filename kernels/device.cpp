@@ -8,6 +8,7 @@ namespace triax {
 
 std::unique_ptr<Backend> (*make_cuda_backend)(const Target&) = nullptr;
 std::string (*detect_cuda)() = nullptr;
+uint64_t (*gpu_identity)() = nullptr;
 
 Target best_target() {
   const std::string gpu = detect_cuda ? detect_cuda() : std::string();
@@ -375,6 +376,11 @@ void Device::read(const Tensor& t, void* to) {
   if (!backend_) return;
   synchronize();
   backend_->copy(reinterpret_cast<uint64_t>(to), t.address, t.bytes());
+}
+
+Device::Bytes Device::arena() const {
+  if (!plan_) return {};
+  return {base_[size_t(Space::device)], plan_->bytes[size_t(Space::device)]};
 }
 
 void Device::synchronize() {

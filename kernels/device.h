@@ -62,6 +62,9 @@ public:
   virtual void wait(StreamId stream, int32_t event) = 0;
   virtual void fence() = 0;       ///< what is issued next, on any stream, follows all that was issued before
   virtual void synchronize() = 0; ///< returns when all issued work is done; throws what a stream's thread threw
+  /// From now on an operation with a handle enqueues its work like any other, instead of doing it from the host.
+  /// `check` throws what went wrong in such work; it is called whenever streams have been waited for.
+  virtual void enqueue_collectives(const std::function<void()>& /*check*/) {}
   virtual void copy(uint64_t to, uint64_t from, int64_t bytes) = 0; ///< between any spaces, done on return
 };
 std::unique_ptr<Backend> make_host_backend(int threads);
@@ -70,6 +73,7 @@ void set_compute_team(int threads); ///< of the host, for the calling thread
 /// empty without one.
 extern std::unique_ptr<Backend> (*make_cuda_backend)(const Target& target);
 extern std::string (*detect_cuda)();
+extern uint64_t (*gpu_identity)(); ///< of this process's GPU, which no other GPU has; 0 without one
 /// The GPU where there is one and this binary can use it, else the CPU.
 Target best_target();
 
@@ -119,6 +123,14 @@ public:
   /// What was chosen over the reference and compared with it, before and on the first launches of this run: a sentence
   /// each.
   std::vector<std::string> comparisons() const;
+  /// See Backend.
+  void enqueue_collectives(const std::function<void()>& check) { backend_->enqueue_collectives(check); }
+  /// The device memory of the plan that is followed; 0 bytes without one.
+  struct Bytes {
+    uint64_t address = 0;
+    int64_t bytes = 0;
+  };
+  Bytes arena() const;
   /// Between any spaces, by the calling thread, done on return; it waits for nothing that was issued.
   void transfer(uint64_t to, uint64_t from, int64_t bytes) { backend_->copy(to, from, bytes); }
 

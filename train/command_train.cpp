@@ -30,7 +30,10 @@ void run_train(const Options& options, char** arguments) {
   if (transport.rank() == 0 && !options.capture.folder.empty())
     DEMAND(!fs::exists(options.capture.folder) || fs::is_empty(options.capture.folder),
            "--capture: ", options.capture.folder, " is not empty; name a fresh folder");
-  Run run(config, transport, options.target == "auto" ? best_target() : Target::parse(options.target), options.capture);
+  const Target target = options.target == "auto" ? best_target() : Target::parse(options.target);
+  const std::string sentence = transport.choose(config.comm.transport, target);
+  if (transport.rank() == 0 && !sentence.empty()) std::cerr << sentence << "\n";
+  Run run(config, transport, target, options.capture);
   train(run);
 }
 

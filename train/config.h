@@ -1,7 +1,7 @@
 // The configuration of a run: plain values with defaults. Names, sentences and limits of all fields are written once,
 // in `settings(RunConfig&)`; reading, printing, `triax help config` and `--set` are loops over that list.
 #pragma once
-#include "comm/mesh.h"
+#include "comm/transport.h"
 #include "model/config.h"
 #include "train/pipeline.h"
 #include "train/settings.h"
@@ -102,6 +102,7 @@ struct ZeroConfig {
 };
 
 struct CommConfig {
+  TransportChoice transport = TransportChoice::automatic;
   bool overlap = true;       ///< false: computing waits for every exchange of gradients and weights
   int64_t tensor_chunks = 1; ///< parts of a tensor-parallel exchange, each under way while others are multiplied
   bool operator==(const CommConfig&) const = default;

@@ -133,6 +133,8 @@ void add_rest(RunConfig& c, List& list) {
        {"zero.group", &c.zero.group,
         "ranks of dp that share one copy of what is cut, neighbours on a node for instance; 0: all",
         from_to(0, double(kMostRanks))},
+       {"comm.transport", choice(c.comm.transport),
+        "what carries exchanges between GPUs; auto: NCCL where it loads and each rank has a GPU of its own, else MPI"},
        {"comm.overlap", &c.comm.overlap,
         "false: computing waits for every exchange of gradients and weights, to see what overlap is worth"},
        {"comm.tensor_chunks", &c.comm.tensor_chunks,

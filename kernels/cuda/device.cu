@@ -1,5 +1,7 @@
-// A GPU as a device: a CUDA stream for each stream, and a thread for each stream of collectives, which are
-// made by the host and therefore need finished data.
+// A GPU as a device: a CUDA stream for each stream. Where collectives are enqueued (NCCL), the issuing thread makes
+// every launch, so a device's collectives are launched in program order, over all its communicators: NCCL needs the
+// same order on all ranks, and comm/collective_check.h has seen that the plans have it. Where the host makes them
+// (MPI), each of their streams has a thread, since they need finished data.
 #include "kernels/device.h"
 #include "kernels/host_memory.h"
 #include "kernels/simt.h"
@@ -77,6 +79,16 @@ std::string detect() {
   return gpu.problem.empty() ? architecture(gpu.capability) : "";
 }
 
+uint64_t identity() {
+  cudaDeviceProp properties;
+  const Gpu gpu = find_gpu();
+  if (!gpu.problem.empty() || cudaGetDeviceProperties(&properties, gpu.index) != cudaSuccess) return 0;
+  uint64_t halves[2];
+  static_assert(sizeof halves == sizeof properties.uuid);
+  std::memcpy(halves, &properties.uuid, sizeof halves);
+  return (halves[0] * 0x9e3779b97f4a7c15 ^ halves[1]) | 1;
+}
+
 /// The number of this process's GPU; throws where it does not suit the target.
 int choose_device(const Target& target) {
   const Gpu gpu = find_gpu();
@@ -139,9 +151,10 @@ public:
 
   void launch(StreamId stream, LaunchFn launch, const Op& op, const Tensor& scratch) override {
     const LaunchContext context{native(stream), 1, scratch};
-    const auto task = [launch, op, context] {
-      // A collective reads and writes the data from the host: what its stream has issued must be done.
-      if (op.handle) check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(context.native_stream)), op.kind->name);
+    const auto task = [this, launch, op, context] {
+      // The host's collective reads and writes the data: what its stream has issued must be done.
+      if (op.handle && !check_)
+        check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(context.native_stream)), op.kind->name);
       launch(op, context);
     };
     has_thread(stream) ? push(stream, task) : task();
@@ -187,7 +200,15 @@ public:
   }
   void synchronize() override {
     drain();
-    for (cudaStream_t stream : streams_) check_cuda(cudaStreamSynchronize(stream), "a stream's work");
+    cudaError_t status = cudaSuccess;
+    for (cudaStream_t stream : streams_)
+      if (const cudaError_t now = cudaStreamSynchronize(stream); status == cudaSuccess) status = now;
+    if (check_) check_(); // says more
+    check_cuda(status, "a stream's work");
+  }
+  void enqueue_collectives(const std::function<void()>& check) override {
+    drain(); // the threads have nothing to do from now on
+    check_ = check;
   }
   void copy(uint64_t to, uint64_t from, int64_t bytes) override {
     // A stream of its own: the default one would wait for none of ours, ours may be waiting for the caller.
@@ -214,7 +235,10 @@ private:
       if (worker) worker->drain();
   }
   /// The streams of collectives, which block their issuer where MPI is the transport.
-  static bool has_thread(StreamId stream) { return stream == StreamId::communication || stream == StreamId::exchange; }
+  bool has_thread(StreamId stream) const {
+    return !check_ &&
+           (stream == StreamId::communication || stream == StreamId::exchange || stream == StreamId::pipeline);
+  }
   void push(StreamId stream, std::function<void()> task) {
     auto& worker = workers_[size_t(stream)];
     if (!worker) {
@@ -241,11 +265,13 @@ private:
   uint64_t generation_ = 1;          ///< of the step; see Events
   Events recorded_;                  ///< those of streams with a thread that it has come to
   std::atomic<bool> failed_ = false;
+  std::function<void()> check_;                           ///< of enqueued collectives; empty: the host makes them
   std::array<std::unique_ptr<Worker>, kStreams> workers_; // last: they end first
 };
 
 std::unique_ptr<Backend> open_cuda(const Target& target) { return std::make_unique<CudaBackend>(target); }
-[[maybe_unused]] const bool kInstalled = (make_cuda_backend = open_cuda, detect_cuda = detect, true);
+[[maybe_unused]] const bool kInstalled =
+    (make_cuda_backend = open_cuda, detect_cuda = detect, gpu_identity = identity, true);
 
 } // namespace
 } // namespace SIMT_NS
