@@ -24,15 +24,18 @@ const OpKind kReceive{"receive", describe_transfer};
 /// Bytes that are staged at a time where MPI cannot reach the memory.
 constexpr int64_t kStage = int64_t(1) << 24;
 
-Collectives::Call& call_of(const Op& op) { return *static_cast<Collectives::Call*>(op.handle); }
+const Collectives::Issued& issued_of(const Op& op) { return *static_cast<const Collectives::Issued*>(op.handle); }
+Collectives::Call& call_of(const Op& op) { return *issued_of(op).call; }
+Origin origin_of(const Op& op) { return {op.get<CollectiveAttributes>().sequence, &op[0], &issued_of(op).place}; }
 
 /// Transport::all_gather or all_to_all.
-using Exchange = void (Transport::*)(const void* mine, void* all, int64_t bytes_each, const Group& group);
+using Exchange = void (Transport::*)(const void* mine, void* all, int64_t bytes_each, const Group& group,
+                                     const Origin&);
 
 template <Exchange exchange> void on_host(const Op& op, const LaunchContext&) {
   Collectives::Call& call = call_of(op);
   const int64_t bytes_each = op[0].bytes() / call.group.size();
-  (call.transport->*exchange)(op[1].data<std::byte>(), op[0].data<std::byte>(), bytes_each, call.group);
+  (call.transport->*exchange)(op[1].data<std::byte>(), op[0].data<std::byte>(), bytes_each, call.group, origin_of(op));
 }
 
 /// The stream's thread has waited for the data: device to host, exchange, host to device, a part of each piece at a
@@ -47,19 +50,19 @@ template <Exchange exchange> void staged(const Op& op, const LaunchContext&) {
     const auto there = [&](const Tensor& t, int64_t r) { return t.address + uint64_t(r * bytes + at); };
     const auto here = [&](std::vector<std::byte>& stage, int64_t r) { return uint64_t(stage.data() + r * n); };
     for (int64_t r = 0; r < pieces; ++r) call.device->transfer(here(call.sent, r), there(op[1], r), n);
-    (call.transport->*exchange)(call.sent.data(), call.received.data(), n, call.group);
+    (call.transport->*exchange)(call.sent.data(), call.received.data(), n, call.group, origin_of(op));
     for (int64_t r = 0; r < size; ++r) call.device->transfer(there(op[0], r), here(call.received, r), n);
   }
 }
 
 void send_on_host(const Op& op, const LaunchContext&) {
   Collectives::Call& call = call_of(op);
-  call.transport->send(op[0].data<std::byte>(), op[0].bytes(), call.group);
+  call.transport->send(op[0].data<std::byte>(), op[0].bytes(), call.group, origin_of(op));
 }
 
 void receive_on_host(const Op& op, const LaunchContext&) {
   Collectives::Call& call = call_of(op);
-  call.transport->receive(op[0].data<std::byte>(), op[0].bytes(), call.group);
+  call.transport->receive(op[0].data<std::byte>(), op[0].bytes(), call.group, origin_of(op));
 }
 
 void send_staged(const Op& op, const LaunchContext&) {
@@ -68,7 +71,7 @@ void send_staged(const Op& op, const LaunchContext&) {
   for (int64_t at = 0; at < op[0].bytes(); at += kStage) {
     const int64_t n = std::min(kStage, op[0].bytes() - at);
     call.device->transfer(uint64_t(call.sent.data()), op[0].address + uint64_t(at), n);
-    call.transport->send(call.sent.data(), n, call.group);
+    call.transport->send(call.sent.data(), n, call.group, origin_of(op));
   }
 }
 
@@ -77,7 +80,7 @@ void receive_staged(const Op& op, const LaunchContext&) {
   call.received.resize(size_t(std::min(kStage, op[0].bytes())));
   for (int64_t at = 0; at < op[0].bytes(); at += kStage) {
     const int64_t n = std::min(kStage, op[0].bytes() - at);
-    call.transport->receive(call.received.data(), n, call.group);
+    call.transport->receive(call.received.data(), n, call.group, origin_of(op));
     call.device->transfer(op[0].address + uint64_t(at), uint64_t(call.received.data()), n);
   }
 }
@@ -114,7 +117,7 @@ bool is_collective(const OpKind& kind) {
 }
 
 Collectives::Collectives(Device& device, Transport& transport, const Group& group, StreamId stream)
-    : call_{&device, &transport, group, {}, {}}, stream_(stream) {
+    : call_{&device, &transport, group, {}, {}, {}}, stream_(stream) {
   Nccl* nccl = transport.nccl();
   if (!nccl || group.size() == 1 || device.is_ghost()) return;
   device.enqueue_collectives([nccl] { nccl->check(); });
@@ -148,7 +151,10 @@ void Collectives::issue(const OpKind& kind, const Tensor& out, const Tensor& in,
 
 void Collectives::issue(Op op, const Place& place) {
   op.set(CollectiveAttributes{group().axes().bits(), sequence_++, size()});
-  op.handle = &call_;
+  // Read by the stream until the step ends; a deque's elements stay where they are.
+  if (size_t(sequence_) > call_.issued.size()) call_.issued.push_back({});
+  call_.issued[size_t(sequence_ - 1)] = {&call_, place};
+  op.handle = &call_.issued[size_t(sequence_ - 1)];
   stream().run(op, place);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "comm/transport.h"
 #include "kernels/device.h"
+#include <deque>
 
 namespace triax {
 
@@ -61,12 +62,19 @@ public:
   void send(const Tensor& in, const Place& place = Place::current());
   void receive(const Tensor& out, const Place& place = Place::current());
 
+  struct Call;
+  /// What an operation's handle points to.
+  struct Issued {
+    Call* call;
+    Place place;
+  };
   /// What a launch needs beside the operation; lives as long as the object.
   struct Call {
     Device* device;
     Transport* transport;
     Group group;
     std::vector<std::byte> sent, received; ///< host memory, where MPI cannot reach the device's
+    std::deque<Issued> issued;             ///< of the step, by sequence
   };
 
 private:

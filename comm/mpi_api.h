@@ -9,6 +9,7 @@ namespace triax {
 struct MpiApi {
   using Communicator = void*;
   using Request = void*;
+  static constexpr int kAny = -1; ///< rank to receive from
 
   const char* (*initialise)(); ///< null, or why it failed
   int (*rank)();
@@ -28,7 +29,8 @@ struct MpiApi {
   Request (*send)(const void* data, int64_t bytes, int to, Communicator);
   Request (*receive)(void* data, int64_t bytes, int from, Communicator);
   Request (*barrier)(Communicator);
-  bool (*test)(Request* request); ///< done? then the request is freed
+  bool (*test)(Request* request);   ///< done? then the request is freed
+  void (*cancel)(Request* request); ///< a send or receive that will not be done; the request is freed
   void (*finalise)();
   void (*abort)(int code);
   const char* (*library)(); ///< its name and version; may be called by any thread

@@ -145,7 +145,8 @@ const MpiApi kApi{
     .receive =
         [](void* data, int64_t bytes, int from, MpiApi::Communicator comm) {
           return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
-            MPI_Irecv(static_cast<char*>(data) + at, n, MPI_BYTE, from, 0, comm_of(comm), request);
+            MPI_Irecv(static_cast<char*>(data) + at, n, MPI_BYTE, from == MpiApi::kAny ? MPI_ANY_SOURCE : from, 0,
+                      comm_of(comm), request);
           });
         },
     .barrier = [](MpiApi::Communicator comm) -> MpiApi::Request {
@@ -163,6 +164,16 @@ const MpiApi kApi{
             *request = nullptr;
           }
           return done != 0;
+        },
+    .cancel =
+        [](MpiApi::Request* request) {
+          auto* requests = static_cast<Requests*>(*request);
+          for (MPI_Request& one : *requests) {
+            MPI_Cancel(&one);
+            MPI_Request_free(&one);
+          }
+          delete requests;
+          *request = nullptr;
         },
     .finalise = [] { MPI_Finalize(); },
     .abort = [](int code) { MPI_Abort(MPI_COMM_WORLD, code); },

@@ -1,6 +1,7 @@
 #include "comm/transport.h"
 #include "comm/mpi_api.h"
 #include "comm/nccl.h"
+#include "comm/transport_thread.h"
 #include "kernels/check.h"
 #include "kernels/device.h"
 #include "kernels/worker.h"
@@ -45,8 +46,6 @@ const MpiApi* load_mpi() {
 
 std::unique_ptr<Transport> joined;
 
-constexpr auto kPatience = std::chrono::seconds(600);
-
 } // namespace
 
 Launch Launch::detect() {
@@ -76,90 +75,6 @@ std::string Group::describe() const {
   return concat(axes_.name(), " (ranks ", listed(numbers, 16), ")");
 }
 
-/// Makes all MPI calls. What callers start is polled together until it is done, so that no group waits for another;
-/// each caller waits for its own.
-class Transport::Thread {
-public:
-  explicit Thread(const MpiApi* mpi) : mpi_(mpi), thread_([this] { work(); }) {}
-  ~Thread() {
-    run([this] {
-      stop_ = true;
-      return MpiApi::Request{};
-    });
-    thread_.join();
-  }
-  /// `start` may return null: then it is done.
-  void run(const std::function<MpiApi::Request()>& start) {
-    Task task{&start, nullptr, {}};
-    auto done = task.done.get_future();
-    {
-      const std::lock_guard lock(mutex_);
-      arrived_.push_back(&task);
-    }
-    changed_.notify_one();
-    done.get();
-  }
-
-private:
-  struct Task {
-    const std::function<MpiApi::Request()>* start;
-    MpiApi::Request request;
-    std::promise<void> done;
-  };
-  void work() {
-    prefer_latency();
-    constexpr auto kShortest = std::chrono::microseconds(10), kLongest = std::chrono::microseconds(200);
-    constexpr int kYields = 8; // before it sleeps, which would take no core from the kernels
-    auto sleep = kShortest;
-    int idle_rounds = 0;
-    while (!stop_) {
-      bool progress = false;
-      for (Task* task : take(idle_rounds < kYields ? std::chrono::microseconds(0) : sleep)) {
-        progress = true;
-        begin(task);
-      }
-      for (size_t i = 0; i < under_way_.size();) {
-        if (!mpi_->test(&under_way_[i]->request)) {
-          ++i;
-          continue;
-        }
-        progress = true;
-        under_way_[i]->done.set_value();
-        under_way_.erase(under_way_.begin() + std::ptrdiff_t(i));
-      }
-      if (idle_rounds >= kYields) sleep = std::min(sleep * 2, kLongest);
-      idle_rounds = progress ? 0 : idle_rounds + 1;
-      if (progress) sleep = kShortest;
-      if (!progress && idle_rounds < kYields) std::this_thread::yield();
-    }
-  }
-  /// What has arrived; waits for it as long as told, and without end where nothing is under way.
-  std::vector<Task*> take(std::chrono::microseconds patience) {
-    std::unique_lock lock(mutex_);
-    const auto some = [this] { return !arrived_.empty(); };
-    if (under_way_.empty())
-      changed_.wait(lock, some);
-    else if (patience.count() > 0)
-      changed_.wait_for(lock, patience, some);
-    return std::exchange(arrived_, {});
-  }
-  void begin(Task* task) {
-    try {
-      task->request = (*task->start)();
-      task->request ? under_way_.push_back(task) : task->done.set_value();
-    } catch (...) {
-      task->done.set_exception(std::current_exception());
-    }
-  }
-  const MpiApi* mpi_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Task*> arrived_;
-  std::vector<Task*> under_way_; ///< of the thread alone
-  bool stop_ = false;
-  std::thread thread_; // last: it starts when all else is there
-};
-
 Transport& Transport::join(const Launch& launch) {
   ENSURE(!joined, "the ranks are joined twice");
   joined.reset(new Transport);
@@ -174,6 +89,7 @@ Transport& Transport::join(const Launch& launch) {
     t->size_ = t->mpi_->size();
     t->local_size_ = t->mpi_->local_size();
     t->host_ = t->mpi_->local_first();
+    t->thread_->begin_waits(t->rank_, t->size_);
     return MpiApi::Request{};
   });
   DEMAND(launch.world == 0 || t->size_ == launch.world, launch.launcher, " announced ", launch.world,
@@ -199,14 +115,28 @@ Transport::~Transport() {
   nccl_.reset();
   if (!mpi_ || !thread_) return;
   thread_->run([this] {
+    thread_->end_waits();
     mpi_->finalise();
     return MpiApi::Request{};
   });
 }
 
-void Transport::complete(const std::function<void*()>& start) {
-  if (!mpi_) return;
-  thread_->run(start);
+void Transport::complete(const char* kind, const Group* group, const Origin& origin,
+                         const std::function<void*()>& start) {
+  if (mpi_) thread_->run(kind, group, origin, start);
+}
+
+void Transport::set_timeout(int64_t seconds) {
+  timeout_ = std::chrono::seconds(seconds);
+  if (thread_) thread_->set_timeout(timeout_);
+}
+
+Transport::LongWork::LongWork(Transport& transport, const char* what) : transport_(transport) {
+  if (transport_.thread_) transport_.thread_->set_long_work(what);
+}
+
+Transport::LongWork::~LongWork() {
+  if (transport_.thread_) transport_.thread_->set_long_work(nullptr);
 }
 
 Group Transport::group(const Mesh& mesh, Axes axes) {
@@ -225,7 +155,7 @@ Group Transport::group(const Mesh& mesh, Axes axes) {
   const Group group(axes, ranks, int(own - ranks.begin()), communicator);
   if (nccl_ && ranks.size() > 1)
     nccl_->join(group, [&](void* data, int64_t bytes) {
-      complete([&] { return mpi_->broadcast(data, bytes, 0, communicator); });
+      complete("broadcast", &group, {}, [&] { return mpi_->broadcast(data, bytes, 0, communicator); });
     });
   return group;
 }
@@ -241,7 +171,7 @@ std::string Transport::choose(TransportChoice choice, const Target& target) {
   std::unique_ptr<Nccl> nccl;
   std::string problem;
   try {
-    nccl = std::make_unique<Nccl>(Nccl::library_from_environment(), rank_, kPatience);
+    nccl = std::make_unique<Nccl>(Nccl::library_from_environment(), rank_, timeout_);
   } catch (const Error& error) {
     problem = error.what();
   }
@@ -274,11 +204,11 @@ std::string Transport::library() const {
 }
 
 void Transport::barrier() {
-  complete([&] { return mpi_->barrier(mpi_->world()); });
+  complete("barrier", nullptr, {}, [&] { return mpi_->barrier(mpi_->world()); });
 }
 
 void Transport::broadcast(void* data, int64_t bytes, int root) {
-  complete([&] { return mpi_->broadcast(data, bytes, root, mpi_->world()); });
+  complete("broadcast", nullptr, {}, [&] { return mpi_->broadcast(data, bytes, root, mpi_->world()); });
 }
 
 void Transport::broadcast(std::string& text, int root) {
@@ -289,38 +219,40 @@ void Transport::broadcast(std::string& text, int root) {
 }
 
 void Transport::combine(void* data, int64_t bytes, int root) {
-  complete([&] { return mpi_->combine(data, bytes, root, mpi_->world()); });
+  complete("combine", nullptr, {}, [&] { return mpi_->combine(data, bytes, root, mpi_->world()); });
 }
 
 double Transport::sum(double value) {
-  complete([&] { return mpi_->sum(&value, mpi_->world()); });
+  complete("sum", nullptr, {}, [&] { return mpi_->sum(&value, mpi_->world()); });
   return value;
 }
 
 std::vector<uint64_t> Transport::gather(uint64_t value) {
   std::vector<uint64_t> all(size_t(mpi_ ? size_ : 1), value);
-  complete([&] { return mpi_->all_gather(&value, all.data(), sizeof value, mpi_->world()); });
+  complete("gather", nullptr, {}, [&] { return mpi_->all_gather(&value, all.data(), sizeof value, mpi_->world()); });
   return all;
 }
 
-void Transport::all_gather(const void* mine, void* all, int64_t bytes_each, const Group& group) {
+void Transport::all_gather(const void* mine, void* all, int64_t bytes_each, const Group& group, const Origin& origin) {
   ENSURE(group.communicator(), "group ", group.axes().name(), " has ", group.size(), " ranks but no transport");
-  complete([&] { return mpi_->all_gather(mine, all, bytes_each, group.communicator()); });
+  complete("all_gather", &group, origin, [&] { return mpi_->all_gather(mine, all, bytes_each, group.communicator()); });
 }
 
-void Transport::all_to_all(const void* send, void* receive, int64_t bytes_each, const Group& group) {
+void Transport::all_to_all(const void* send, void* receive, int64_t bytes_each, const Group& group,
+                           const Origin& origin) {
   ENSURE(group.communicator(), "group ", group.axes().name(), " has ", group.size(), " ranks but no transport");
-  complete([&] { return mpi_->all_to_all(send, receive, bytes_each, group.communicator()); });
+  complete("all_to_all", &group, origin,
+           [&] { return mpi_->all_to_all(send, receive, bytes_each, group.communicator()); });
 }
 
-void Transport::send(const void* data, int64_t bytes, const Group& link) {
+void Transport::send(const void* data, int64_t bytes, const Group& link, const Origin& origin) {
   ENSURE(link.communicator() && link.index() == 0, "rank ", rank_, " does not send over ", link.axes().name());
-  complete([&] { return mpi_->send(data, bytes, 1, link.communicator()); });
+  complete("send", &link, origin, [&] { return mpi_->send(data, bytes, 1, link.communicator()); });
 }
 
-void Transport::receive(void* data, int64_t bytes, const Group& link) {
+void Transport::receive(void* data, int64_t bytes, const Group& link, const Origin& origin) {
   ENSURE(link.communicator() && link.index() == 1, "rank ", rank_, " does not receive over ", link.axes().name());
-  complete([&] { return mpi_->receive(data, bytes, 0, link.communicator()); });
+  complete("receive", &link, origin, [&] { return mpi_->receive(data, bytes, 0, link.communicator()); });
 }
 
 void Transport::abort(int code) {

@@ -2,9 +2,11 @@
 // with back-off and never blocks in one.
 #pragma once
 #include "comm/mesh.h"
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
+#include <source_location>
 #include <span>
 #include <string>
 
@@ -13,6 +15,7 @@ namespace triax {
 struct MpiApi;
 class Nccl;
 struct Target;
+struct Tensor;
 
 /// What carries the collectives of a GPU's data; a CPU's are MPI's. `automatic`: NCCL where it can be, else MPI.
 enum class TransportChoice { automatic, nccl, mpi };
@@ -47,6 +50,17 @@ private:
   void* communicator_ = nullptr;
 };
 
+/// Where in a step an operation of a group stands, for sentences about one that does not end.
+struct Origin {
+  int64_t sequence = -1; ///< in its group's step; -1: outside of steps
+  const Tensor* tensor = nullptr;
+  const std::source_location* place = nullptr;
+};
+
+/// No operation is waited for longer than the time-out, of 600 s at first: then the ranks of its group are asked where
+/// they are, all that is under way here throws a sentence with their answers, and nothing is waited for any more. Not
+/// covered: what blocks inside MPI (its start and end, the making of a group) and what GPUs do by NCCL.
+///
 /// All members are called by one thread (besides the streams' collectives).
 class Transport {
 public:
@@ -71,6 +85,20 @@ public:
   Nccl* nccl() const { return nccl_.get(); } ///< null: the collectives are MPI's
   void take(std::unique_ptr<Nccl> nccl);     ///< what `choose` does in the end; for tests
 
+  void set_timeout(int64_t seconds); ///< 0: never
+  /// While one lives, whoever waits for this rank waits on: its time begins again when it asks. For what one rank does
+  /// alone for long.
+  class LongWork {
+  public:
+    LongWork(Transport& transport, const char* what); ///< "saving a checkpoint"; one at a time
+    ~LongWork();
+    LongWork(const LongWork&) = delete;
+    LongWork& operator=(const LongWork&) = delete;
+
+  private:
+    Transport& transport_;
+  };
+
   /// This rank's group along the axes. Collective over all ranks of the mesh; the same ranks share one communicator.
   Group group(const Mesh& mesh, Axes axes);
 
@@ -84,23 +112,25 @@ public:
   std::vector<uint64_t> gather(uint64_t value); ///< by rank
 
   // What a collective operation launches, blocking the calling thread (a stream's) only; as in mpi_api.h.
-  void all_gather(const void* mine, void* all, int64_t bytes_each, const Group& group);
-  void all_to_all(const void* send, void* receive, int64_t bytes_each, const Group& group);
+  void all_gather(const void* mine, void* all, int64_t bytes_each, const Group& group, const Origin& origin = {});
+  void all_to_all(const void* send, void* receive, int64_t bytes_each, const Group& group, const Origin& origin = {});
 
   // Over a link, whose group is {sender, receiver}.
-  void send(const void* data, int64_t bytes, const Group& link);
-  void receive(void* data, int64_t bytes, const Group& link);
+  void send(const void* data, int64_t bytes, const Group& link, const Origin& origin = {});
+  void receive(void* data, int64_t bytes, const Group& link, const Origin& origin = {});
 
   [[noreturn]] void abort(int code);
 
 private:
   class Thread;
   Transport() = default;
-  void complete(const std::function<void*()>& start);
+  /// Returns when what `start` starts is done. `group`: null for all ranks.
+  void complete(const char* kind, const Group* group, const Origin& origin, const std::function<void*()>& start);
   int rank_ = 0, size_ = 1, local_size_ = 1, host_ = 0;
   const MpiApi* mpi_ = nullptr;
   std::map<std::vector<int>, void*> communicators_;
   std::unique_ptr<Nccl> nccl_;
+  std::chrono::seconds timeout_{600};
   std::unique_ptr<Thread> thread_;
 };
 

@@ -1,6 +1,7 @@
 #include "kernels/device.h"
 #include "kernels/choice.h"
 #include "kernels/compare.h"
+#include "kernels/place.h"
 #include <algorithm>
 #include <utility>
 
@@ -35,14 +36,13 @@ bool same(const Op& a, const Op& b) {
   return equal;
 }
 
-/// "model/decoder.cpp:97": the file without what lies before its layer's folder.
+} // namespace
+
 std::string text_of(const Place& place) {
   const std::string file = place.file_name();
   const size_t name = file.rfind('/'), folder = name == std::string::npos ? name : file.rfind('/', name - 1);
   return concat(folder == std::string::npos ? file : file.substr(folder + 1), ":", place.line());
 }
-
-} // namespace
 
 void Stream::run(const Op& op, const Place& place) { device_->run(id_, op, place); }
 

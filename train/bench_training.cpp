@@ -132,6 +132,7 @@ TrainingRow bench_training(Transport& transport, const TrainingOptions& o) {
   auto device = Device::open(o.place.target, o.place.threads);
   Planned planned = plan_for(o, *device, transport, mesh);
   const RunConfig& config = planned.config;
+  transport.set_timeout(config.comm.timeout);
   transport.choose(config.comm.transport, o.place.target);
   row.available_bytes = double(device->available(Space::device));
   device->follow(planned.plan);

@@ -2,6 +2,7 @@
 #include "data/split_info.h"
 #include "data/tokenizer.h"
 #include "model/huggingface.h"
+#include "model/planted.h"
 #include "train/json_file.h"
 #include "train/weights.h"
 #include <filesystem>
@@ -94,7 +95,10 @@ std::string save_checkpoint(const std::string& folder, Transport& transport, Tra
                             const RunState& state, const std::string& tokenizer_folder) {
   const std::string path = (fs::path(folder) / step_name(state.step)).string();
   std::optional<Publication> out;
+  std::optional<Transport::LongWork> long_work; // a slow disk is no reason to end the run
   if (transport.rank() == 0) {
+    long_work.emplace(transport, "saving a checkpoint");
+    planted_slow_save();
     out.emplace(path, bytes_needed(t));
     write_description(*out, t, config, state, tokenizer_folder);
   }

@@ -30,6 +30,7 @@ void run_train(const Options& options, char** arguments) {
   if (transport.rank() == 0 && !options.capture.folder.empty())
     DEMAND(!fs::exists(options.capture.folder) || fs::is_empty(options.capture.folder),
            "--capture: ", options.capture.folder, " is not empty; name a fresh folder");
+  transport.set_timeout(config.comm.timeout);
   const Target target = options.target == "auto" ? best_target() : Target::parse(options.target);
   const std::string sentence = transport.choose(config.comm.transport, target);
   if (transport.rank() == 0 && !sentence.empty()) std::cerr << sentence << "\n";

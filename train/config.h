@@ -103,6 +103,7 @@ struct ZeroConfig {
 
 struct CommConfig {
   TransportChoice transport = TransportChoice::automatic;
+  int64_t timeout = 600;     ///< seconds that a rank waits for others; 0: for ever
   bool overlap = true;       ///< false: computing waits for every exchange of gradients and weights
   int64_t tensor_chunks = 1; ///< parts of a tensor-parallel exchange, each under way while others are multiplied
   bool operator==(const CommConfig&) const = default;

@@ -120,6 +120,7 @@ std::string Run::checkpoint_to_resume() const {
 
 void Run::load_weights_and_state() {
   const std::string checkpoint = checkpoint_to_resume(), &initial = config_.checkpoint.initial;
+  const Transport::LongWork long_work(transport_, "loading weights"); // some ranks may be slower
   std::string origin = "random, from train.seed";
   if (!checkpoint.empty()) {
     state_ = load_checkpoint(checkpoint, trainer_, config_);

@@ -144,6 +144,7 @@ void Trainer::train() {
   compute.run(copy(inputs_, host_inputs_));
   compute.run(fill(scalars_, 0.0f));
   if (!device_.is_ghost() && planted_deviation(mesh().rank(), state().step)) compute.run(fill(scalars_, 0.0f));
+  if (!device_.is_ghost()) planted_sleep(mesh().rank(), state().step);
   sum_gradients();
   const Tensor sums = lane_scalars(shards_.lane_of(accumulation_ - 1).buffer);
   measure_norm(sums);
