@@ -9,9 +9,9 @@ class Capture {
 public:
   /// Room for `bytes` of observed tensors of each micro-batch (Decoder::observed_bytes), pinned.
   Capture(Device& device, int64_t micro_batches, int64_t bytes);
-  /// The next micro-batch's tensors follow; the first one's take the place of the step before.
-  void begin(int64_t micro_batch);
-  void take(const Observed& observed); ///< issues the copy
+  void begin_step(); ///< its tensors take the place of those of the step before
+  void at(int64_t micro_batch) { micro_batch_ = micro_batch; } ///< whose tensors follow
+  void take(const Observed& observed);                         ///< issues the copy
 
   struct Taken {
     Observed observed; ///< its tensor is the copy, there once the step is done
@@ -22,7 +22,8 @@ public:
 private:
   Device& device_;
   Tensor kept_; ///< u8[micro-batches, bytes]
-  int64_t micro_batch_ = 0, used_ = 0;
+  int64_t micro_batch_ = 0;
+  std::vector<int64_t> used_; ///< bytes, by micro-batch
   std::vector<Taken> taken_;
 };
 

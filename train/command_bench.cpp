@@ -3,6 +3,7 @@
 #include "kernels/matmul.h"
 #include "model/sizes.h"
 #include "train/bench_against.h"
+#include "train/bench_pipeline.h"
 #include "train/bench_training.h"
 #include "train/commands.h"
 #include "train/machine.h"
@@ -24,7 +25,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   std::string output = "runs/bench", target = "auto", model, dtype, name, kind, size = "usual", against;
   std::vector<std::string> sets;
-  int64_t threads = 0, batch = 8;
+  int64_t threads = 0, batch = 8, milliseconds = 20;
   int steps = 3, pairs = 9;
   bool check = false, repro = false;
 
@@ -140,6 +141,38 @@ void bench_training_command(const Options& o, char** arguments) {
       }
     }
   if (first) std::cout << publish_rows(o, concat("training-", ranks, "x", t.place.threads), rows) << "\n";
+}
+
+// ---- pipeline ----
+
+void bench_pipeline_command(const Options& o) {
+  Transport& transport = Transport::join(Launch::detect());
+  const bool first = transport.rank() == 0;
+  DEMAND(transport.size() > 1,
+         "bench pipeline has a stage on each rank, and there is one: mpirun -n 4 triax bench pipeline");
+  const double unit = double(o.milliseconds) / 1000;
+  if (first)
+    std::cout << transport.size() << " stages, " << o.batch << " micro-batches; forward, backward and weights sleep "
+              << o.milliseconds << " ms each\nschedule      step s  computing s  bubble  formula\n";
+  Json rows = Json::array();
+  for (const PipelineKind kind :
+       {PipelineKind::gpipe, PipelineKind::one_f_one_b, PipelineKind::interleaved, PipelineKind::zero_bubble}) {
+    const int chunks = kind == PipelineKind::interleaved ? 2 : 1;
+    const PipelineRow r = bench_pipeline(transport, kind, int(o.batch), chunks, {unit, unit, unit, 0});
+    if (!first) continue;
+    std::cout << std::left << std::setw(14) << name_of(kind) << std::right << cell(6, 3, r.seconds)
+              << cell(13, 3, r.computing) << cell(7, 1, 100 * r.bubble) << "%" << cell(8, 1, 100 * r.formula) << "%"
+              << std::endl;
+    rows.push_back({{"schedule", name_of(kind)},
+                    {"stages", transport.size()},
+                    {"micro_batches", o.batch},
+                    {"chunks", chunks},
+                    {"seconds", r.seconds},
+                    {"computing", r.computing},
+                    {"bubble", r.bubble},
+                    {"formula", r.formula}});
+  }
+  if (first) std::cout << publish_rows(o, "pipeline", rows) << "\n";
 }
 
 // ---- kernels ----
@@ -311,6 +344,17 @@ void add_training(CLI::App* bench, const std::shared_ptr<Options>& o, char** arg
   training->callback([o, arguments] { bench_training_command(*o, arguments); });
 }
 
+void add_pipeline(CLI::App* bench, const std::shared_ptr<Options>& o) {
+  CLI::App* pipeline = bench->add_subcommand(
+      "pipeline", "each schedule on sleeping stages, one a rank (under mpirun): the bubble beside its formula");
+  add_common(pipeline, *o);
+  pipeline->add_option("--batch", o->batch, "micro-batches")->capture_default_str()->check(whole_number(1, 1 << 16));
+  pipeline->add_option("--ms", o->milliseconds, "milliseconds of a forward, a backward and a weights step each")
+      ->capture_default_str()
+      ->check(whole_number(1, 10'000));
+  pipeline->callback([o] { bench_pipeline_command(*o); });
+}
+
 void add_kernels(CLI::App* bench, const std::shared_ptr<Options>& o) {
   CLI::App* kernels = bench->add_subcommand(
       "kernels", "row-wise kernels against copy and exp, attention and products against the matrix rate");
@@ -342,6 +386,7 @@ void add_bench(CLI::App& app, char** arguments) {
   bench->require_subcommand(1);
   add_common(bench, *o);
   add_training(bench, o, arguments);
+  add_pipeline(bench, o);
   add_kernels(bench, o);
   add_compare(bench);
 }

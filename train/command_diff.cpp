@@ -35,6 +35,9 @@ Side side_of(const Options& o, int i) {
   Side side{kSides[i], o.paths[i], o.sets, {}};
   side.sets.insert(side.sets.end(), o.own_sets[i].begin(), o.own_sets[i].end());
   side.config = load_config(side.path, side.sets);
+  DEMAND(side.config.mesh.pp == 1, "diff: mesh.pp is ", side.config.mesh.pp, " in ", side.name, ", ", side.path,
+         ", but only tensors of whole models are compared; set mesh.pp=1 (with train.repro a pipeline's bits are the "
+         "same)");
   return side;
 }
 

@@ -24,6 +24,11 @@ std::vector<LayerRange> chunks_of(const RunConfig& c, const Mesh& mesh) {
   return own;
 }
 
+/// One stage computes each micro-batch to its end, whatever the schedule.
+PipelineKind schedule_of(const RunConfig& c) {
+  return c.mesh.pp == 1 ? PipelineKind::one_f_one_b : c.pipeline.schedule;
+}
+
 /// In `repro` a tied head is a copy on one stage too, so that its gradients are summed as on several.
 Cut cut_of(const RunConfig& c, const Mesh& mesh) {
   return {mesh.size(kTensorAxes), mesh.size(Axis::copy), mesh.size(kDataAxes), chunks_of(c, mesh),
@@ -62,7 +67,7 @@ Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const R
   decoder_.initialise();
   const int stages = mesh.size(Axis::pp), stage = mesh.coordinate(Axis::pp);
   actions_ = pipeline_actions(
-      make_schedule(config.pipeline.schedule, stages, int(accumulation_), int(config.pipeline.chunks)), stage);
+      make_schedule(schedule_of(config), stages, int(accumulation_), int(config.pipeline.chunks)), stage);
   for (const Axes axes : {kDataAxes, Axes{Axis::shard}, Axes{Axis::pp}}) groups_.along(axes); // now, not in a step
   // Links are made in one order by all ranks.
   for (int first = 0; stages > 1 && first < stages; ++first)
@@ -159,6 +164,7 @@ void Trainer::train() {
 /// counted tokens.
 void Trainer::sum_gradients() {
   Works works;
+  if (capture_) capture_->begin_step();
   for (const PipelineAction& action : actions_) {
     if (action.what == PipelineAction::What::send)
       send(action.transfer, works);
@@ -180,11 +186,11 @@ void Trainer::compute(const PipelineStep& step, Work& work) {
   if (!std::exchange(work.awaited, true)) device_.compute().wait(work.there);
   const LayerRange& range = table_.cut().chunks[size_t(step.chunk)];
   const Inputs in = device_inputs(step.micro_batch);
-  if (capture_) capture_->begin(step.micro_batch);
+  if (capture_) capture_->at(step.micro_batch);
   if (step.what == PipelineStep::What::forward) return decoder_.forward(range, in, work.pass);
   if (step.what == PipelineStep::What::weights) return decoder_.finish_weights(range, work.pass);
   const float capacity = float(config_.train.global_batch * config_.data.sequence);
-  const bool late = config_.pipeline.schedule == PipelineKind::zero_bubble;
+  const bool late = schedule_of(config_) == PipelineKind::zero_bubble;
   const Shards::Lane& lane = shards_.lane_of(step.micro_batch);
   const Tensor sums = lane_scalars(lane.buffer);
   if (range.head && lane.begins) device_.compute().run(fill(sums, 0.0f));
