@@ -75,7 +75,8 @@ void add_train(TrainConfig& t, List& list) {
         from_to(1, kMostSequences)},
        {"train.seed", &t.seed, "of the initial weights and of stochastic rounding", at_least(0)},
        {"train.repro", &t.repro,
-        "losses and weights are the same bits for every mesh.dp up to 8, ZeRO stage and micro-batch, at the cost that "
+        "losses and weights are the same bits for every mesh.dp up to 8, mesh.pp, ZeRO stage and micro-batch, at the "
+        "cost that "
         "`triax bench training --repro` measures; with the same threads"},
        {"train.dtype", choice(t.dtype), "of parameters and activations; auto: bf16 where the device has it"}});
 }
