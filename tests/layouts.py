@@ -25,18 +25,16 @@ WHOLE = ([("llama", {"dp": 2, "zero": z}) for z in (0, 1, 2, 3)] + [("llama", {"
          + [(m, {"dp": 2, "tp": 4, "zero": z, "chunks": 2, "accumulate": 2}) for m, z in (("llama", 0), ("gpt2", 2), ("qwen2", 3), ("qwen3", 3))]
          + [("llama", {"dp": 8, "tp": 2, "zero": 3, "group": 4}), ("gpt2", {"dp": 4, "tp": 4, "zero": 1, "chunks": 2}), ("qwen3", {"dp": 16, "zero": 3})])
 
-# Each schedule, one micro-batch, fewer than stages, stages without layers, uneven ones; pairs with each axis; all axes.
-PIPELINES = ([("deep", {"pp": 2, "schedule": "gpipe", "accumulate": 4}), ("deep", {"pp": 4, "accumulate": 8}), ("deep", {"pp": 4}),
-              ("llama", {"pp": 4, "accumulate": 2}), ("deep_tied", {"pp": 4, "accumulate": 4, "layout": "1,2,1,1"}),
-              ("deep", {"pp": 3, "accumulate": 4, "schedule": "interleaved", "parts": 2}), ("deep_tied", {"pp": 8, "accumulate": 2}),
-              ("deep", {"pp": 4, "accumulate": 8, "schedule": "zb-h1"}),
-              ("deep_tied", {"pp": 2, "dp": 2, "zero": 2, "accumulate": 4, "schedule": "zb-h1"}),
-              ("deep", {"pp": 2, "tp": 4, "accumulate": 4, "chunks": 2, "schedule": "zb-h1"})]
-             + [("deep", {"pp": 2, "dp": 2, "zero": z, "accumulate": 4}) for z in (0, 1, 2, 3)]
-             + [("deep_tied", {"pp": 2, "tp": 4, "accumulate": 2, "chunks": 2}), ("qwen2", {"pp": 2, "tp": 4, "dp": 2, "zero": 2}),
-                ("deep", {"pp": 2, "dp": 4, "zero": 3, "group": 2, "order": "pod,dp,pp,cp,tp"}),
-                ("deep_tied", {"pp": 4, "tp": 2, "dp": 2, "zero": 1, "accumulate": 4}),
-                ("deep", {"pp": 4, "tp": 2, "dp": 2, "zero": 3, "accumulate": 8, "schedule": "interleaved", "parts": 2})])
+# Each schedule, fewer micro-batches than stages, stages without layers, uneven ones; with other axes.
+PIPELINES = [("deep", {"pp": 2}), ("deep", {"pp": 2, "accumulate": 4}), ("deep", {"pp": 4, "accumulate": 4}),
+             ("deep", {"pp": 4, "accumulate": 2, "schedule": "gpipe"}), ("llama", {"pp": 4, "accumulate": 2}),
+             ("deep", {"pp": 3, "accumulate": 4, "schedule": "interleaved", "parts": 2}),
+             ("deep_tied", {"pp": 2, "accumulate": 4}), ("deep_tied", {"pp": 4, "accumulate": 4, "layout": "1,2,1,1"}),
+             ("gpt2", {"pp": 2, "tp": 2, "accumulate": 4}), ("qwen3", {"pp": 2, "dp": 2, "tp": 4, "zero": 2}),
+             ("deep", {"pp": 2, "tp": 2, "dp": 2, "zero": 3, "accumulate": 4, "schedule": "interleaved", "parts": 2}),
+             ("deep", {"pp": 4, "accumulate": 8, "schedule": "zb-h1"}),
+             ("deep_tied", {"pp": 2, "dp": 2, "zero": 2, "accumulate": 4, "schedule": "zb-h1"}),
+             ("deep", {"pp": 2, "tp": 4, "accumulate": 4, "chunks": 2, "schedule": "zb-h1"})]
 
 
 def title(layout):
