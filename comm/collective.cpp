@@ -213,6 +213,13 @@ Collectives& Groups::along(Axes axes) {
   return *known;
 }
 
+void Groups::make_links(Axis axis) {
+  const int count = mesh_.size(axis), own = mesh_.coordinate(axis);
+  for (int first = 0; count > 1 && first < count; ++first)
+    for (const bool back : {false, true})
+      if (own == first || own == (first + 1) % count) along(Axes::link(axis, first, back));
+}
+
 void Groups::begin() {
   for (auto& [axes, collectives] : known_) collectives->begin();
 }

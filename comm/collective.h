@@ -95,6 +95,8 @@ public:
   /// communication stream. Collective over
   /// all ranks when first asked for.
   Collectives& along(Axes axes);
+  /// Makes all links of the axis that this rank has an end of, in an order in which no two ranks wait for each other.
+  void make_links(Axis axis);
   const Mesh& mesh() const { return mesh_; }
   Device& device() const { return device_; }
   void begin(); ///< a step begins

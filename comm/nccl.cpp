@@ -216,8 +216,7 @@ void Nccl::await(Member& member, NcclApi::Result result) {
     round < kYields ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(50));
     const std::lock_guard lock(mutex_);
     throw_failure();
-    const NcclApi::Result asked = api_.comm_get_async_error(member.handle, &result);
-    if (asked != NcclApi::success) result = asked;
+    result = state_of(member);
     if (result != NcclApi::in_progress || patience_.count() == 0 || Clock::now() - since < patience_) continue;
     abort_all(concat("rank ", rank_, " has waited ", double(patience_.count()) / 1000, " s for the others of group ",
                      member.group.describe(),
@@ -230,6 +229,12 @@ void Nccl::await(Member& member, NcclApi::Result result) {
   throw_failure();
   abort_all(failure_of(member, result));
   throw_failure();
+}
+
+NcclApi::Result Nccl::state_of(const Member& member) const {
+  NcclApi::Result state = NcclApi::success;
+  const NcclApi::Result asked = api_.comm_get_async_error(member.handle, &state);
+  return asked == NcclApi::success ? state : asked;
 }
 
 std::string Nccl::failure_of(const Member& member, NcclApi::Result result) const {
@@ -254,11 +259,7 @@ void Nccl::watch() {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kWatchEvery, [this] { return stop_; })) {
     for (const auto& [ranks, member] : members_) {
-      NcclApi::Result state = NcclApi::success;
-      if (member.handle) {
-        const NcclApi::Result asked = api_.comm_get_async_error(member.handle, &state);
-        if (asked != NcclApi::success) state = asked;
-      }
+      const NcclApi::Result state = member.handle ? state_of(member) : NcclApi::success;
       if (state == NcclApi::success || state == NcclApi::in_progress) continue;
       abort_all(failure_of(member, state));
       return;

@@ -63,6 +63,7 @@ private:
   template <class Call>
   void enqueue(const char* kind, const Tensor& t, const Group& group, int64_t sequence, const Call& call);
   void await(Member& member, NcclApi::Result result);
+  NcclApi::Result state_of(const Member& member) const; ///< of its communicator, holding mutex_
   std::string failure_of(const Member& member, NcclApi::Result result) const;
   void abort_all(const std::string& sentence); ///< holding mutex_
   void throw_failure() const;                  ///< holding mutex_

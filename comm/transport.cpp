@@ -4,16 +4,9 @@
 #include "comm/transport_thread.h"
 #include "kernels/check.h"
 #include "kernels/device.h"
-#include "kernels/worker.h"
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
+#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <dlfcn.h>
-#include <future>
-#include <mutex>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>

@@ -1,15 +1,13 @@
 #include "train/bench_pipeline.h"
 #include "comm/collective.h"
+#include "train/wall.h"
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <map>
 #include <thread>
 
 namespace triax {
 namespace {
-
-using Wall = std::chrono::steady_clock;
 
 struct SleepAttributes {
   double seconds;
@@ -27,10 +25,7 @@ public:
         const StepCosts& costs)
       : device_(device), groups_(device, transport, mesh), schedule_(schedule), costs_(costs),
         actions_(pipeline_actions(schedule, mesh.coordinate(Axis::pp))) {
-    const int stage = mesh.coordinate(Axis::pp);
-    for (int first = 0; first < schedule.stages; ++first)
-      for (const bool back : {false, true})
-        if (stage == first || stage == (first + 1) % schedule.stages) link(first, back);
+    groups_.make_links(Axis::pp);
     for (const PipelineAction& action : actions_)
       if (action.what != PipelineAction::What::compute)
         buffers_.push_back(device.persistent("travelling", Purpose::communication, Dtype::f32, {kElements}));
@@ -46,10 +41,11 @@ public:
         const auto needed =
             there.find({action.step.what != PipelineStep::What::forward, action.step.micro_batch, action.step.chunk});
         if (needed != there.end()) device_.compute().wait(needed->second);
-        device_.compute().run(Op(kSleep).write(token_).set(SleepAttributes{seconds_of(action.step)}));
+        device_.compute().run(Op(kSleep).write(token_).set(
+            SleepAttributes{cost_of(schedule_.kind, action.step.what, costs_) / schedule_.chunks}));
         continue;
       }
-      Collectives& over = link(t.gradient ? t.to_stage : t.from_stage, t.gradient);
+      Collectives& over = groups_.along(link_of(t));
       over.follow_compute();
       if (action.what == PipelineAction::What::send) {
         over.send(buffers_[buffer++]);
@@ -62,14 +58,6 @@ public:
 
 private:
   static constexpr int64_t kElements = 1 << 16;
-  Collectives& link(int first, bool back) { return groups_.along(Axes::link(Axis::pp, first, back)); }
-  double seconds_of(const PipelineStep& step) const {
-    const bool apart = schedule_.kind == PipelineKind::zero_bubble;
-    const double whole = step.what == PipelineStep::What::forward   ? costs_.forward
-                         : step.what == PipelineStep::What::weights ? costs_.weights
-                                                                    : costs_.backward + (apart ? 0 : costs_.weights);
-    return whole / schedule_.chunks;
-  }
   Device& device_;
   Groups groups_;
   const PipelineSchedule& schedule_;
@@ -96,7 +84,7 @@ PipelineRow bench_pipeline(Transport& transport, PipelineKind kind, int micro_ba
     stage.step();
     device->synchronize();
     transport.barrier();
-    if (n > 0) seconds.push_back(std::chrono::duration<double>(Wall::now() - began).count());
+    if (n > 0) seconds.push_back(seconds_since(began));
     device->end();
   }
   std::sort(seconds.begin(), seconds.end());

@@ -3,18 +3,15 @@
 #include "model/flops.h"
 #include "model/sizes.h"
 #include "train/memory_table.h"
+#include "train/wall.h"
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
 namespace triax {
 namespace {
 
-using Wall = std::chrono::steady_clock;
 constexpr int64_t kLongestSequence = 4096, kShortestSequence = 512;
-
-double seconds_since(Wall::time_point then) { return std::chrono::duration<double>(Wall::now() - then).count(); }
 
 bool is_small(const std::string& model) { return model == "gpt2" || model == "llama"; }
 

@@ -75,11 +75,9 @@ void print_pipeline(const RunConfig& config, const std::vector<Plan>& plans, std
 
 /// The pipeline's order of work, drawn, and what is published of it.
 void print_schedule(const RunConfig& config, const Mesh& mesh, std::ostream& out) {
-  const int64_t micro_batches = config.train.global_batch / (micro_batch(config) * mesh.size(kDataAxes));
-  const PipelineSchedule schedule =
-      make_schedule(config.pipeline.schedule, mesh.size(Axis::pp), int(micro_batches), int(config.pipeline.chunks));
+  const PipelineSchedule schedule = schedule_of(config, mesh);
   out << draw(schedule) << "schedule " << name_of(schedule.kind) << ": " << schedule.stages << " stages, "
-      << micro_batches << " micro-batches: a bubble of " << std::fixed << std::setprecision(1)
+      << schedule.micro_batches << " micro-batches: a bubble of " << std::fixed << std::setprecision(1)
       << 100 * time_schedule(schedule).bubble << "% of computing (" << 100 * bubble_formula(schedule)
       << "% by the formula), where backward takes twice as long as forward; in flight at most";
   for (int s = 0; s < schedule.stages; ++s) out << (s ? ", " : " ") << in_flight_formula(schedule, s).most;

@@ -24,11 +24,6 @@ std::span<const char* const> names(ScheduleKind) {
   return kNames;
 }
 
-std::span<const char* const> names(PipelineKind) {
-  static constexpr const char* kNames[] = {"gpipe", "1f1b", "interleaved", "zb-h1"};
-  return kNames;
-}
-
 std::span<const char* const> names(Cooldown) {
   static constexpr const char* kNames[] = {"linear", "sqrt", "1-sqrt"};
   return kNames;

@@ -22,7 +22,6 @@ enum class Cooldown { linear, sqrt, one_minus_sqrt };
 std::span<const char* const> names(DTypeChoice);
 std::span<const char* const> names(ScheduleKind);
 std::span<const char* const> names(Cooldown);
-std::span<const char* const> names(PipelineKind);
 
 struct DataConfig {
   std::string folder;

@@ -35,11 +35,9 @@ std::string said(const Place& at) {
                 ", chunk ", at.step.chunk);
 }
 
-bool splits_backward(const PipelineSchedule& s) { return s.kind == PipelineKind::zero_bubble; }
-
 bool exists(const PipelineSchedule& s, const PipelineStep& step) {
   return step.micro_batch >= 0 && step.micro_batch < s.micro_batches && step.chunk >= 0 && step.chunk < s.chunks &&
-         (step.what != What::weights || splits_backward(s));
+         (step.what != What::weights || splits_backward(s.kind));
 }
 
 /// What a step waits for: of its own chunk, and of the part of the model before it (behind it, going backwards).
@@ -97,12 +95,6 @@ public:
 private:
   static constexpr double kNever = -1;
 
-  double cost_of(What what) const {
-    if (what == What::forward) return costs_.forward;
-    if (what == What::weights) return costs_.weights;
-    return costs_.backward + (splits_backward(s_) ? 0 : costs_.weights);
-  }
-
   size_t index(const Place& at) const {
     return size_t(part_of(s_, at)) * size_t(s_.micro_batches) + size_t(at.step.micro_batch);
   }
@@ -120,7 +112,7 @@ private:
     if (own == kNever || other == kNever) return false;
     if (needs.neighbour && needs.neighbour->stage != at.stage) other += costs_.transfer;
     begin[stage].push_back(std::max({own, other, end[stage].empty() ? 0 : end[stage].back()}));
-    end[stage].push_back(begin[stage].back() + cost_of(at.step.what));
+    end[stage].push_back(begin[stage].back() + cost_of(s_.kind, at.step.what, costs_));
     ends_[size_t(at.step.what)][index(at)] = end[stage].back();
     return true;
   }
@@ -212,9 +204,23 @@ std::string shortened(std::string line, int columns) {
 
 } // namespace
 
-const char* name_of(PipelineKind kind) {
-  constexpr const char* kNames[] = {"gpipe", "1f1b", "interleaved", "zb-h1"};
-  return kNames[int(kind)];
+std::span<const char* const> names(PipelineKind) {
+  static constexpr const char* kNames[] = {"gpipe", "1f1b", "interleaved", "zb-h1"};
+  return kNames;
+}
+
+const char* name_of(PipelineKind kind) { return names(kind)[size_t(kind)]; }
+
+bool splits_backward(PipelineKind kind) { return kind == PipelineKind::zero_bubble; }
+
+double cost_of(PipelineKind kind, What what, const StepCosts& costs) {
+  if (what == What::forward) return costs.forward;
+  if (what == What::weights) return costs.weights;
+  return costs.backward + (splits_backward(kind) ? 0 : costs.weights);
+}
+
+Axes link_of(const PipelineTransfer& t) {
+  return Axes::link(Axis::pp, t.gradient ? t.to_stage : t.from_stage, t.gradient);
 }
 
 PipelineSchedule make_schedule(PipelineKind kind, int stages, int micro_batches, int chunks) {
@@ -241,7 +247,7 @@ PipelineSchedule make_schedule(PipelineKind kind, int stages, int micro_batches,
     const int put_off = stage;
     const auto backward = [&](int n) {
       add(What::backward, n);
-      if (splits_backward(s) && n >= put_off) add(What::weights, n - put_off);
+      if (splits_backward(s.kind) && n >= put_off) add(What::weights, n - put_off);
     };
     const int warm_up = kind == PipelineKind::gpipe ? all : std::min(all, warm_up_of(s, stage));
     for (int n = 0; n < all; ++n) {
@@ -249,7 +255,7 @@ PipelineSchedule make_schedule(PipelineKind kind, int stages, int micro_batches,
       if (n >= warm_up) backward(n - warm_up);
     }
     for (int n = all - warm_up; n < all; ++n) backward(n);
-    if (splits_backward(s))
+    if (splits_backward(s.kind))
       for (int n = std::max(0, all - put_off); n < all; ++n) add(What::weights, n);
   }
   return s;
@@ -280,7 +286,7 @@ ScheduleTiming time_schedule(const PipelineSchedule& s, const StepCosts& costs) 
       busy += run.end[stage][i] - run.begin[stage][i];
       const What what = s.steps[stage][i].what;
       if (what == What::forward) most = std::max(most, ++in_flight);
-      if (what == (splits_backward(s) ? What::weights : What::backward)) --in_flight;
+      if (what == (splits_backward(s.kind) ? What::weights : What::backward)) --in_flight;
     }
     timing.most_in_flight.push_back(most);
     if (!run.end[stage].empty()) timing.makespan = std::max(timing.makespan, run.end[stage].back());
@@ -293,7 +299,7 @@ ScheduleTiming time_schedule(const PipelineSchedule& s, const StepCosts& costs) 
 
 double bubble_formula(const PipelineSchedule& s, const StepCosts& costs) {
   const double share = double(s.stages - 1) / (double(s.micro_batches) * s.chunks);
-  if (!splits_backward(s)) return share;
+  if (!splits_backward(s.kind)) return share;
   const double filled = std::min({costs.forward, costs.backward, costs.weights});
   return share * (costs.forward + costs.backward - filled) / (costs.forward + costs.backward + costs.weights);
 }
@@ -355,7 +361,7 @@ std::string draw(const PipelineSchedule& s, int columns) {
   title << name_of(s.kind) << ", " << s.stages << " stages, " << s.micro_batches << " micro-batches";
   if (s.chunks > 1) title << ", " << s.chunks << " chunks a stage";
   title << ", bubble " << std::fixed << std::setprecision(1) << 100 * timing.bubble << "%; 0-9 forward, a-j backward"
-        << (splits_backward(s) ? ", A-J weights" : "");
+        << (splits_backward(s.kind) ? ", A-J weights" : "");
   std::string text = shortened(title.str(), columns) + "\n";
   for (int stage = 0; stage < s.stages; ++stage) {
     const auto& steps = s.steps[size_t(stage)];
@@ -363,7 +369,7 @@ std::string draw(const PipelineSchedule& s, int columns) {
     std::string row(size_t(timing.makespan), '.');
     for (size_t i = 0; i < steps.size(); ++i) {
       const What what = steps[i].what;
-      const size_t width = what == What::backward && !splits_backward(s) ? 2 : 1; // at the default costs
+      const size_t width = what == What::backward && !splits_backward(s.kind) ? 2 : 1; // at the default costs
       const char first = what == What::forward ? '0' : what == What::backward ? 'a' : 'A';
       row.replace(size_t(begin[i]), width, width, char(first + steps[i].micro_batch % 10));
     }

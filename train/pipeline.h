@@ -1,8 +1,10 @@
 // The pipeline's schedules as lists: what each stage computes and in which order, and what it sends and receives in
 // between. Plain values: a schedule can be printed, checked and timed before anything runs.
 #pragma once
+#include "comm/mesh.h"
 #include "model/params.h"
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,7 +14,9 @@ namespace triax {
 /// section 2.2). interleaved: the same over several chunks of layers a stage. zero_bubble: ZB-H1 (Qi et al. 2023,
 /// section 2.1), weight gradients apart.
 enum class PipelineKind { gpipe, one_f_one_b, interleaved, zero_bubble };
-const char* name_of(PipelineKind kind); ///< "gpipe", "1f1b", "interleaved", "zb-h1"
+std::span<const char* const> names(PipelineKind); ///< "gpipe", "1f1b", "interleaved", "zb-h1"
+const char* name_of(PipelineKind kind);
+bool splits_backward(PipelineKind kind); ///< has it `weights` steps?
 
 /// One piece of computing. `backward` takes the weights' gradients along, but where the schedule has `weights` steps.
 struct PipelineStep {
@@ -29,6 +33,9 @@ struct PipelineTransfer {
   int micro_batch = 0, from_stage = 0, to_stage = 0, chunk = 0;
   bool operator==(const PipelineTransfer&) const = default;
 };
+
+/// Over which ranks of the pipeline it travels.
+Axes link_of(const PipelineTransfer& transfer);
 
 struct PipelineSchedule {
   PipelineKind kind = PipelineKind::one_f_one_b;
@@ -51,6 +58,7 @@ std::vector<std::string> schedule_faults(const PipelineSchedule& schedule);
 struct StepCosts {
   double forward = 1, backward = 1, weights = 1, transfer = 0;
 };
+double cost_of(PipelineKind kind, PipelineStep::What what, const StepCosts& costs);
 struct ScheduleTiming {
   std::vector<std::vector<double>> begin; ///< by stage and step, as in PipelineSchedule::steps
   double makespan = 0;

@@ -7,6 +7,7 @@
 #include "train/memory_table.h"
 #include "train/publish.h"
 #include "train/schedule.h"
+#include "train/wall.h"
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -19,9 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-using Wall = std::chrono::steady_clock;
-
-double seconds_since(Wall::time_point then) { return std::chrono::duration<double>(Wall::now() - then).count(); }
 
 DatasetOptions data_options(const RunConfig& c, const char* split) {
   DatasetOptions options;

@@ -25,7 +25,7 @@ std::vector<LayerRange> chunks_of(const RunConfig& c, const Mesh& mesh) {
 }
 
 /// One stage computes each micro-batch to its end, whatever the schedule.
-PipelineKind schedule_of(const RunConfig& c) {
+PipelineKind schedule_kind(const RunConfig& c) {
   return c.mesh.pp == 1 ? PipelineKind::one_f_one_b : c.pipeline.schedule;
 }
 
@@ -65,14 +65,9 @@ Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const R
       decoder_(device, config.model, table_, config.data.sequence, shards_,
                TensorParallel(device, groups_.along(kTensorAxes), config.comm.tensor_chunks, state_)) {
   decoder_.initialise();
-  const int stages = mesh.size(Axis::pp), stage = mesh.coordinate(Axis::pp);
-  actions_ = pipeline_actions(
-      make_schedule(schedule_of(config), stages, int(accumulation_), int(config.pipeline.chunks)), stage);
+  actions_ = pipeline_actions(schedule_of(config, mesh), mesh.coordinate(Axis::pp));
   for (const Axes axes : {kDataAxes, Axes{Axis::shard}, Axes{Axis::pp}}) groups_.along(axes); // now, not in a step
-  // Links are made in one order by all ranks.
-  for (int first = 0; stages > 1 && first < stages; ++first)
-    for (const bool back : {false, true})
-      if (stage == first || stage == (first + 1) % stages) groups_.along(Axes::link(Axis::pp, first, back));
+  groups_.make_links(Axis::pp);
   if (capture) {
     capture_ = std::make_unique<Capture>(device, accumulation_, decoder_.observed_bytes(rows_));
     decoder_.observe([this](const Observed& observed) { capture_->take(observed); });
@@ -183,14 +178,14 @@ void Trainer::sum_gradients() {
 }
 
 void Trainer::compute(const PipelineStep& step, Work& work) {
-  if (!std::exchange(work.awaited, true)) device_.compute().wait(work.there);
+  await(work);
   const LayerRange& range = table_.cut().chunks[size_t(step.chunk)];
   const Inputs in = device_inputs(step.micro_batch);
   if (capture_) capture_->at(step.micro_batch);
   if (step.what == PipelineStep::What::forward) return decoder_.forward(range, in, work.pass);
   if (step.what == PipelineStep::What::weights) return decoder_.finish_weights(range, work.pass);
   const float capacity = float(config_.train.global_batch * config_.data.sequence);
-  const bool late = schedule_of(config_) == PipelineKind::zero_bubble;
+  const bool late = splits_backward(schedule_kind(config_));
   const Shards::Lane& lane = shards_.lane_of(step.micro_batch);
   const Tensor sums = lane_scalars(lane.buffer);
   if (range.head && lane.begins) device_.compute().run(fill(sums, 0.0f));
@@ -205,7 +200,7 @@ void Trainer::send(const PipelineTransfer& t, Works& works) {
   const int chunk = t.gradient ? t.chunk + (t.to_stage == stages - 1) : t.chunk - (t.from_stage == stages - 1);
   const auto work = works.find({t.micro_batch, chunk});
   Allocation& sent = t.gradient ? work->second.pass.gradient : work->second.pass.leaving;
-  Collectives& link = link_of(t);
+  Collectives& link = groups_.along(link_of(t));
   link.follow_compute();
   link.send(sent);
   sent.release();
@@ -214,15 +209,14 @@ void Trainer::send(const PipelineTransfer& t, Works& works) {
 void Trainer::receive(const PipelineTransfer& t, Work& work) {
   Allocation& to = t.gradient ? work.pass.gradient : work.pass.entering;
   to = decoder_.received(device_inputs(t.micro_batch), t.gradient ? "received gradient" : "received stream");
-  Collectives& link = link_of(t);
+  Collectives& link = groups_.along(link_of(t));
   link.follow_compute(); // which used these bytes before
   link.receive(to);
   work.there = link.stream().record();
-  work.awaited = false;
 }
 
-Collectives& Trainer::link_of(const PipelineTransfer& t) {
-  return groups_.along(Axes::link(Axis::pp, t.gradient ? t.to_stage : t.from_stage, t.gradient));
+void Trainer::await(Work& work) {
+  if (const Event there = std::exchange(work.there, {}); there.id >= 0) device_.compute().wait(there);
 }
 
 /// The gradients of a tied embedding and of its copy, as the head, become their sum on both.
@@ -322,7 +316,7 @@ void Trainer::evaluate_stages(const Tensor& sums) {
     Works works;
     Work& work = works[{0, c}];
     if (stage > 0 || c > 0) receive({false, 0, (stage + stages - 1) % stages, stage, c}, work);
-    if (!std::exchange(work.awaited, true)) device_.compute().wait(work.there);
+    await(work);
     decoder_.evaluate(table_.cut().chunks[size_t(c)], in, work.pass, sums);
     const bool wraps = stage + 1 == stages;
     if (!wraps || c + 1 < chunks) send({false, 0, stage, (stage + 1) % stages, c + wraps}, works);
@@ -355,6 +349,10 @@ const float* Trainer::scalars() const {
   return host_scalars_.data<float>();
 }
 
+PipelineSchedule schedule_of(const RunConfig& c, const Mesh& mesh) {
+  return make_schedule(schedule_kind(c), mesh.size(Axis::pp), int(micro_batches(c, mesh)), int(c.pipeline.chunks));
+}
+
 Dtype choose_dtype(DTypeChoice choice, const Target& target) {
   if (choice == DTypeChoice::f32) return Dtype::f32;
   if (choice == DTypeChoice::bf16 || target.kind == Target::Kind::cuda)
@@ -372,12 +370,15 @@ Plan make_plan(const Target& target, int threads, const Mesh& mesh, const RunCon
 
 std::vector<Plan> make_plans(const Target& target, int threads, const Mesh& mesh, const RunConfig& config,
                              bool capture) {
-  std::vector<Plan> plans;
-  std::vector<const Plan*> of_rank(size_t(mesh.world()));
   const std::vector<int> stages = mesh.group({Axis::pp});
-  for (int rank : stages) plans.push_back(make_plan(target, threads, mesh.of_rank(rank), config, capture));
-  for (int rank = 0; rank < mesh.world(); ++rank)
-    of_rank[size_t(rank)] = &plans[size_t(mesh.of_rank(rank).coordinate(Axis::pp))];
+  const Axes others(((uint32_t(1) << kAxes) - 1) & ~Axes{Axis::pp}.bits());
+  std::vector<Plan> plans(stages.size());
+  std::vector<const Plan*> of_rank(size_t(mesh.world()));
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const Mesh seen = mesh.of_rank(stages[s]);
+    plans[s] = make_plan(target, threads, seen, config, capture);
+    for (int rank : seen.group(others)) of_rank[size_t(rank)] = &plans[s];
+  }
   for (const std::string& fault : collective_faults(mesh, of_rank)) fail(fault);
   return plans;
 }

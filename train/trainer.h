@@ -59,14 +59,13 @@ private:
   /// What is at work of one micro-batch in one chunk of layers.
   struct Work {
     Decoder::Pass pass;
-    Event there;         ///< of what was received last
-    bool awaited = true; ///< by the compute stream
+    Event there; ///< of what was received and not yet waited for
   };
   using Works = std::map<std::pair<int, int>, Work>; ///< by micro-batch and chunk
   void compute(const PipelineStep& step, Work& work);
   void send(const PipelineTransfer& transfer, Works& works);
   void receive(const PipelineTransfer& transfer, Work& work);
-  Collectives& link_of(const PipelineTransfer& transfer);
+  void await(Work& work);
   void sum_tied();
   Tensor floats(const char* name, Purpose purpose, int64_t n) const;
   Inputs device_inputs(int64_t micro_batch) const;
@@ -94,6 +93,9 @@ private:
   std::vector<PipelineAction> actions_; ///< of a step of training
   std::unique_ptr<Capture> capture_;
 };
+
+/// What the stages of the mesh's pipeline do in a step of training.
+PipelineSchedule schedule_of(const RunConfig& config, const Mesh& mesh);
 
 /// bf16 where asked for, or on `automatic` where the target multiplies it in hardware; f32 otherwise.
 Dtype choose_dtype(DTypeChoice choice, const Target& target);
