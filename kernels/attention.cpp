@@ -2,6 +2,7 @@
 #include "kernels/attention_shape.h"
 #include "kernels/choice.h"
 #include "kernels/compare.h"
+#include "kernels/step_state.h"
 #include <algorithm>
 #include <omp.h>
 
@@ -11,10 +12,11 @@ namespace {
 /// Products of the mathematics, each 2 D a pair of positions: QK and PV; and backward QK again, and four gradients.
 constexpr double kForwardProducts = 2, kBackwardProducts = 5;
 
-/// Of the pairs that a causal mask and the window leave; documents are data.
+/// Of the pairs that a causal mask and the window leave; documents are data. Of another rank's keys, half of all pairs
+/// are seen where there is no window; a window leaves fewer, which depends on the rank.
 double causal_flops(const AttentionAttributes& a, double products) {
   const double T = double(a.sequence), seen = a.window > 0 ? std::min(double(a.window), T) : T;
-  const double pairs = 0.5 * seen * (seen + 1) + (T - seen) * seen;
+  const double pairs = a.ring_step > 0 ? 0.5 * T * T : 0.5 * seen * (seen + 1) + (T - seen) * seen;
   return products * 2.0 * double(a.batch * a.heads) * pairs * double(a.head_width);
 }
 
@@ -25,7 +27,8 @@ int64_t host_scratch(const AttentionAttributes& a, bool backward) {
 
 template <bool Flash> Description describe_forward(const Target& target, const Op& op) {
   const auto a = op.get<AttentionAttributes>();
-  const bool cpu = target.kind == Target::Kind::cpu, flash = Flash && !cpu && flash_attention_takes(a, op[0], op[2]);
+  const bool cpu = target.kind == Target::Kind::cpu,
+             flash = Flash && !cpu && flash_attention_takes(a, op[0], op[2], op[3]);
   return {.flops = causal_flops(a, kForwardProducts),
           .bytes = operand_bytes(op),
           .scratch = cpu ? host_scratch(a, false) : 0,
@@ -40,10 +43,13 @@ template <bool Flash> Description describe_backward(const Target& target, const 
                 .scratch = cpu ? host_scratch(a, true) : AttentionScratch(a).size() * bytes_of(Dtype::f32),
                 .kernels = {"attention_backward"}};
   if (!cpu) d.kernels = {"attention_delta", "attention_dkv", "attention_dq"};
-  if (Flash && !cpu && flash_attention_takes(a, op[0], op[1], op[2], op[4]))
+  if (Flash && !cpu && flash_attention_takes(a, op[0], op[1], op[2], op[3], op[5], op[6]))
     d.kernels = {"attention_flash_delta", "attention_flash_dkv", "attention_flash_dq"};
   return d;
 }
+
+const OpKind kForward{"attention_forward", describe_forward<true>};
+const OpKind kBackward{"attention_backward", describe_backward<true>};
 
 /// What cuDNN may ask for beside the plan's other workspace: a guess from its flash algorithm (the gradient of the
 /// queries in f32, those of keys and values of every query head, a number a row), held to when its graph is built.
@@ -56,8 +62,8 @@ int64_t cudnn_scratch(const AttentionAttributes& a, bool backward) {
 /// of a multiple of 8 up to 128); no window, for which our own leaves out more of what is not seen.
 bool cudnn_is_favourite(const Target& target, const Op& op) {
   const auto a = op.get<AttentionAttributes>();
-  return target.kind == Target::Kind::cuda && !a.documents && a.window == 0 && op[0].dtype == Dtype::bf16 &&
-         a.head_width % 8 == 0 && a.head_width <= 128;
+  return target.kind == Target::Kind::cuda && a.ring_ranks == 1 && !a.documents && a.window == 0 &&
+         op[0].dtype == Dtype::bf16 && a.head_width % 8 == 0 && a.head_width <= 128;
 }
 
 /// Documents of any length, in place of numbers.
@@ -73,23 +79,20 @@ void randomize_starts(Device& device, const Op& op, const Tensor& starts) {
   device.write(starts, start.data());
 }
 
-void randomize_forward(Device& device, const Op& op) { randomize_starts(device, op, op[3]); }
+void randomize_forward(Device& device, const Op& op) { randomize_starts(device, op, op[4]); }
 
 /// With the output and the sums that belong to the queries, keys and values: other ones would be no probabilities.
 void randomize_backward(Device& device, const Op& op) {
-  randomize_starts(device, op, op[5]);
+  randomize_starts(device, op, op[7]);
   const auto a = op.get<AttentionAttributes>();
-  device.compute().run(
-      attention_forward({{a.batch, a.sequence, a.heads, a.kv_heads, a.head_width, a.scale, a.window, a.documents != 0},
-                         op[2],
-                         op[3],
-                         op[4],
-                         op[5]}));
+  device.compute().run(Op(kForward).write(op[3]).write(op[4]).read(op[5]).read(op[6]).read(op[7]).read(op[8]).set(a));
 }
 
 template <bool Backward> Description describe_cudnn(const Target& target, const Op& op) {
   const auto a = op.get<AttentionAttributes>();
   DEMAND(target.kind == Target::Kind::cuda, "kernels.attention is 'cudnn', which ", target.name, " does not have");
+  DEMAND(a.ring_ranks == 1, "kernels.attention is 'cudnn', which cannot compute the parts of ring attention: leave it "
+                            "out, or set mesh.context to all_to_all");
   DEMAND(!a.documents, "kernels.attention is 'cudnn', whose masks know no document boundaries: set data.document_mask "
                        "to false, or leave kernels.attention out");
   DEMAND(op[0].dtype == Dtype::bf16 && a.head_width % 8 == 0,
@@ -111,14 +114,17 @@ const FavouriteRegistration favourites[] = {{"attention_forward", "cudnn", cudnn
 const RandomRegistration random_data[] = {{"attention_forward", randomize_forward},
                                           {"attention_backward", randomize_backward}};
 
-const OpKind kForward{"attention_forward", describe_forward<true>};
-const OpKind kBackward{"attention_backward", describe_backward<true>};
-
-AttentionAttributes attributes_of(const AttentionShape& s) {
+AttentionAttributes attributes_of(const AttentionShape& s, const AttentionRing& ring) {
   ENSURE(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "attention: ", s.kv_heads, " key/value heads do not divide ",
          s.heads, " heads");
   ENSURE(s.window >= 0 && s.window <= INT32_MAX, "attention: a window of ", s.window);
-  return {s.batch, s.sequence, s.heads, s.kv_heads, s.head_width, s.scale, int32_t(s.window), s.documents};
+  ENSURE(ring.ranks == 1 || (s.sequence % 2 == 0 && ring.step >= 0 && ring.step < ring.ranks),
+         "attention: ", s.sequence, " rows of a sequence in step ", ring.step, " of ", ring.ranks);
+  ENSURE((ring.ranks == 1) == ring.state.empty() &&
+             (ring.ranks == 1 || is(ring.state, Dtype::u8, {int64_t(sizeof(StepState))})),
+         "attention: state is ", ring.state.describe(), " for ", ring.ranks, " ranks");
+  return {s.batch, s.sequence,        s.heads,     s.kv_heads,          s.head_width,
+          s.scale, int32_t(s.window), s.documents, int32_t(ring.ranks), int32_t(ring.step)};
 }
 
 void ensure_rows(const Tensor& t, const AttentionShape& s, Dtype dtype, int64_t heads, const char* name) {
@@ -127,43 +133,93 @@ void ensure_rows(const Tensor& t, const AttentionShape& s, Dtype dtype, int64_t 
          ", expected ", name_of(dtype), "[", s.batch * s.sequence, ", ", columns, "]");
 }
 
-void ensure_common(const AttentionShape& s, const Tensor& lse, const Tensor& document_start) {
+void ensure_common(const AttentionShape& s, const Tensor& q, const Tensor& kv, const Tensor& out, const Tensor& lse,
+                   const Tensor& document_start) {
+  const Dtype dtype = q.dtype;
+  ENSURE(dtype == Dtype::f32 || dtype == Dtype::bf16, "attention: q is ", q.describe());
+  ensure_rows(q, s, dtype, s.heads, "q");
+  ensure_rows(kv, s, dtype, 2 * s.kv_heads, "kv");
+  ensure_rows(out, s, dtype, s.heads, "out");
   ENSURE(is(lse, Dtype::f32, {s.batch, s.heads, s.sequence}) && lse.dense(), "attention: lse is ", lse.describe());
   ENSURE(is(document_start, Dtype::i32, {s.batch * s.sequence}) && document_start.dense(),
          "attention: document_start is ", document_start.describe());
 }
 
-} // namespace
-
-Op attention_forward(const AttentionForward& f) {
-  const AttentionShape& s = f.shape;
-  const AttentionAttributes attributes = attributes_of(s);
-  const Dtype dtype = f.qkv.dtype;
-  ENSURE(dtype == Dtype::f32 || dtype == Dtype::bf16, "attention: qkv is ", f.qkv.describe());
-  ensure_rows(f.out, s, dtype, s.heads, "out");
-  ensure_rows(f.qkv, s, dtype, s.heads + 2 * s.kv_heads, "qkv");
-  ensure_common(s, f.lse, f.document_start);
-  return Op(kForward).write(f.out).write(f.lse).read(f.qkv).read(f.document_start).set(attributes);
+/// Of packed rows: the queries; keys and values.
+std::pair<Tensor, Tensor> parts_of(const AttentionShape& s, const Tensor& qkv, const char* name) {
+  attributes_of(s, {}); // throws where the shape itself is impossible
+  ensure_rows(qkv, s, qkv.dtype, s.heads + 2 * s.kv_heads, name);
+  const int64_t queries = s.heads * s.head_width;
+  return {qkv.slice(1, 0, queries), qkv.slice(1, queries, 2 * s.kv_heads * s.head_width)};
 }
 
-Op attention_backward(const AttentionBackward& f) {
+Description describe_join(const Target&, const Op& op) {
+  return {.flops = 3.0 * double(op[0].size()), .bytes = operand_bytes(op), .kernels = {"attention_join"}};
+}
+const OpKind kJoin{"attention_join", describe_join};
+
+} // namespace
+
+Op attention_forward(const AttentionPartForward& f) {
+  const AttentionAttributes attributes = attributes_of(f.shape, f.ring);
+  ensure_common(f.shape, f.q, f.kv, f.out, f.lse, f.document_start);
+  return Op(kForward)
+      .write(f.out)
+      .write(f.lse)
+      .read(f.q)
+      .read(f.kv)
+      .read(f.document_start)
+      .read(f.ring.state)
+      .set(attributes);
+}
+
+Op attention_backward(const AttentionPartBackward& f) {
   const AttentionShape& s = f.shape;
-  const AttentionAttributes attributes = attributes_of(s);
-  const Dtype dtype = f.qkv.dtype;
-  ENSURE(dtype == Dtype::f32 || dtype == Dtype::bf16, "attention: qkv is ", f.qkv.describe());
-  ensure_rows(f.dqkv, s, dtype, s.heads + 2 * s.kv_heads, "dqkv");
-  ensure_rows(f.dout, s, dtype, s.heads, "dout");
-  ensure_rows(f.out, s, dtype, s.heads, "out");
-  ensure_rows(f.qkv, s, dtype, s.heads + 2 * s.kv_heads, "qkv");
-  ensure_common(s, f.lse, f.document_start);
+  const AttentionAttributes attributes = attributes_of(s, f.ring);
+  ensure_common(s, f.q, f.kv, f.out, f.lse, f.document_start);
+  ensure_rows(f.dq, s, f.q.dtype, s.heads, "dq");
+  ensure_rows(f.dkv, s, f.q.dtype, 2 * s.kv_heads, "dkv");
+  ensure_rows(f.dout, s, f.q.dtype, s.heads, "dout");
   return Op(kBackward)
-      .write(f.dqkv)
+      .write(f.dq)
+      .write(f.dkv)
       .read(f.dout)
       .read(f.out)
       .read(f.lse)
-      .read(f.qkv)
+      .read(f.q)
+      .read(f.kv)
       .read(f.document_start)
+      .read(f.ring.state)
       .set(attributes);
+}
+
+Op attention_forward(const AttentionForward& f) {
+  const auto [q, kv] = parts_of(f.shape, f.qkv, "qkv");
+  return attention_forward({f.shape, {}, f.out, f.lse, q, kv, f.document_start});
+}
+
+Op attention_backward(const AttentionBackward& f) {
+  const auto [q, kv] = parts_of(f.shape, f.qkv, "qkv");
+  const auto [dq, dkv] = parts_of(f.shape, f.dqkv, "dqkv");
+  return attention_backward({f.shape, {}, dq, dkv, f.dout, f.out, f.lse, q, kv, f.document_start});
+}
+
+Op attention_join(const AttentionPart& to, const AttentionPart& a, const AttentionPart& b) {
+  for (const AttentionPart& p : {to, a, b}) {
+    ENSURE(p.out.rank == 2 && p.out.dense() && p.out.dim == to.out.dim &&
+               (p.out.dtype == Dtype::f32 || p.out.dtype == Dtype::bf16),
+           "attention_join: out is ", p.out.describe());
+    ENSURE(is(p.lse, Dtype::f32, {to.lse.dim[0], to.lse.dim[1], to.lse.dim[2]}) && p.lse.dense() &&
+               to.lse.dim[0] * to.lse.dim[2] == to.out.dim[0] && to.out.dim[1] % to.lse.dim[1] == 0,
+           "attention_join: lse is ", p.lse.describe());
+  }
+  ENSURE(to.lse.address != a.lse.address && to.lse.address != b.lse.address, "attention_join: lse in place");
+  Op op(kJoin);
+  if (to.out.address == a.out.address)
+    op.update(to.out).write(to.lse).read({});
+  else
+    op.write(to.out).write(to.lse).read(a.out);
+  return op.read(a.lse).read(b.out).read(b.lse);
 }
 
 } // namespace triax

@@ -34,16 +34,21 @@ static_assert(shared_bytes<256>(2) <= kSharedLimit && shared_bytes<128>(2) <= kS
 
 /// Everything a kernel reads and writes; the backward pass fills all of it.
 template <class T> struct Arguments {
-  const T* qkv;
+  const T *q, *kv;
   T* out; ///< read by the backward pass
   float* lse;
   const int* start;
+  const StepState* state;
   const T* dout;
-  T* dqkv;
-  float* delta;                                         ///< [B, H, T], rows of dout times rows of out
-  int64_t qkv_pitch, out_pitch, dqkv_pitch, dout_pitch; ///< elements from a position to the next
-  int length, H, G, D, window;                          ///< length: T of the sequences
+  T *dq, *dkv;
+  float* delta;                                                          ///< [B, H, T], rows of dout times rows of out
+  int64_t q_pitch, kv_pitch, out_pitch, dq_pitch, dkv_pitch, dout_pitch; ///< elements from a position to the next
+  int length, H, G, D, window, ring_ranks, ring_step;                    ///< length: T of the sequences
   float scale;
+  SIMT_DEV AttentionContext context() const { return {state, ring_ranks, ring_step, length}; }
+  SIMT_DEV const T* queries(int64_t sequence, int h) const { return q + sequence * q_pitch + h * D; }
+  SIMT_DEV const T* keys(int64_t sequence, int g) const { return kv + sequence * kv_pitch + g * D; }
+  SIMT_DEV const T* values(int64_t sequence, int g) const { return keys(sequence, G + g); }
 };
 
 /// Rows [first, first + count) of a head, as floats; 0 beyond the sequence and beyond the head's width.
@@ -109,20 +114,27 @@ SIMT_DEV float warp_max(float v) {
   return v;
 }
 
-/// The first key that position t of the sequence attends to; beyond the sequence none. `start` is that of the sequence.
-template <class T> SIMT_DEV int key_of(const Arguments<T>& a, const int* start, int t) {
-  return t < a.length ? attention_first_key(start[t], t, a.window) : INT_MAX;
+/// The keys that row t of the sequence attends to; beyond the sequence none. `start` is that of the sequence.
+template <class T>
+SIMT_DEV AttentionKeys keys_of(const Arguments<T>& a, const AttentionContext& context, const int* start, int t) {
+  return t < a.length ? attention_keys(context, start[t], t, a.window) : AttentionKeys{INT_MAX, -1};
 }
 
-/// The first key that any of the rows [first, first + count) attends to; the same in every warp.
-template <class T> SIMT_DEV int first_key(const Arguments<T>& a, const int* start, int first, int count, int lane) {
-  int lowest = lane < count ? key_of(a, start, first + lane) : INT_MAX;
+SIMT_DEV int warp_least(int v) {
   SIMT_UNROLL
   for (int o = 16; o > 0; o >>= 1) {
-    const int other = __shfl_xor_sync(kAll, lowest, o);
-    lowest = other < lowest ? other : lowest;
+    const int other = __shfl_xor_sync(kAll, v, o);
+    v = other < v ? other : v;
   }
-  return lowest;
+  return v;
+}
+
+/// From the first to the last key that any of the rows [first, first + count) attends to; the same in every warp.
+template <class T> SIMT_DEV AttentionKeys keys_of_rows(const Arguments<T>& a, const AttentionContext& context,
+                                                       const int* start, int first, int count, int lane) {
+  AttentionKeys own = lane < count ? keys_of(a, context, start, first + lane) : AttentionKeys{INT_MAX, -1};
+  if (own.first > own.last) own = {INT_MAX, -1};
+  return {warp_least(own.first), -warp_least(-own.last)};
 }
 
 /// One tile of queries of one head: online softmax (Milakov and Gimelshein 2018) over the tiles of keys.
@@ -136,27 +148,28 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads) attent
   const int h = blockIdx.y, b = blockIdx.z, g = h / (a.H / a.G);
   const int first = (gridDim.x - 1 - blockIdx.x) * L::kHeight; // the longest first
   const int last = (first + L::kHeight < a.length ? first + L::kHeight : a.length) - 1;
-  const T* rows = a.qkv + int64_t(b) * a.length * a.qkv_pitch;
-  const int* start = a.start + int64_t(b) * a.length;
+  const int64_t sequence = int64_t(b) * a.length;
+  const int* start = a.start + sequence;
+  const AttentionContext context = a.context();
   float acc[L::kRows][L::kSlices] = {}, largest[L::kRows], total[L::kRows];
-  int from[L::kRows];
   SIMT_UNROLL
   for (int r = 0; r < L::kRows; ++r) {
     largest[r] = -INFINITY;
     total[r] = 0.0f;
-    from[r] = key_of(a, start, first + row + r);
   }
-  load_tile<Width, Width>(q, rows + h * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
-  for (int at = first_key(a, start, first, L::kHeight, lane) / kLanes * kLanes; at <= last; at += kLanes) {
+  load_tile<Width, Width>(q, a.queries(sequence, h), a.q_pitch, first, L::kHeight, a.length, a.D);
+  const AttentionKeys all = keys_of_rows(a, context, start, first, L::kHeight, lane);
+  for (int at = all.first / kLanes * kLanes; at <= all.last; at += kLanes) {
     __syncthreads();
-    load_tile<Width, L::kPitch>(k, rows + (a.H + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
-    load_tile<Width, L::kPitch>(v, rows + (a.H + a.G + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
+    load_tile<Width, L::kPitch>(k, a.keys(sequence, g), a.kv_pitch, at, kLanes, a.length, a.D);
+    load_tile<Width, L::kPitch>(v, a.values(sequence, g), a.kv_pitch, at, kLanes, a.length, a.D);
     __syncthreads();
     float s[L::kRows];
     scores<Width>(s, q + row * Width, k + lane * L::kPitch, a.D);
     SIMT_UNROLL
     for (int r = 0; r < L::kRows; ++r) {
-      const bool seen = at + lane >= from[r] && at + lane <= first + row + r;
+      const AttentionKeys own = keys_of(a, context, start, first + row + r); // kept, they would cost registers
+      const bool seen = at + lane >= own.first && at + lane <= own.last;
       const float score = seen ? s[r] * a.scale : -INFINITY;
       const float larger = Max{}(largest[r], warp_max(score));
       const float weight = seen ? expf(score - larger) : 0.0f;
@@ -208,32 +221,32 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads) attent
   const int first = (gridDim.x - 1 - blockIdx.x) * L::kHeight;
   const int last = (first + L::kHeight < a.length ? first + L::kHeight : a.length) - 1;
   const int64_t sequence = int64_t(b) * a.length;
-  const T* rows = a.qkv + sequence * a.qkv_pitch;
   const int* start = a.start + sequence;
+  const AttentionContext context = a.context();
   const int64_t statistics = (int64_t(b) * a.H + h) * a.length;
   float acc[L::kRows][L::kSlices] = {}, lse[L::kRows], delta[L::kRows];
-  int from[L::kRows];
   SIMT_UNROLL
   for (int r = 0; r < L::kRows; ++r) {
     const int t = first + row + r;
-    from[r] = key_of(a, start, t);
     lse[r] = t <= last ? a.lse[statistics + t] : 0.0f;
     delta[r] = t <= last ? a.delta[statistics + t] : 0.0f;
   }
-  load_tile<Width, Width>(q, rows + h * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
+  load_tile<Width, Width>(q, a.queries(sequence, h), a.q_pitch, first, L::kHeight, a.length, a.D);
   load_tile<Width, Width>(dout, a.dout + sequence * a.dout_pitch + h * a.D, a.dout_pitch, first, L::kHeight, a.length,
                           a.D);
-  for (int at = first_key(a, start, first, L::kHeight, lane) / kLanes * kLanes; at <= last; at += kLanes) {
+  const AttentionKeys all = keys_of_rows(a, context, start, first, L::kHeight, lane);
+  for (int at = all.first / kLanes * kLanes; at <= all.last; at += kLanes) {
     __syncthreads();
-    load_tile<Width, L::kPitch>(k, rows + (a.H + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
-    load_tile<Width, L::kPitch>(v, rows + (a.H + a.G + g) * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
+    load_tile<Width, L::kPitch>(k, a.keys(sequence, g), a.kv_pitch, at, kLanes, a.length, a.D);
+    load_tile<Width, L::kPitch>(v, a.values(sequence, g), a.kv_pitch, at, kLanes, a.length, a.D);
     __syncthreads();
     float s[L::kRows], dp[L::kRows];
     scores<Width>(s, q + row * Width, k + lane * L::kPitch, a.D);
     scores<Width>(dp, dout + row * Width, v + lane * L::kPitch, a.D);
     SIMT_UNROLL
     for (int r = 0; r < L::kRows; ++r) {
-      const bool seen = at + lane >= from[r] && at + lane <= first + row + r;
+      const AttentionKeys own = keys_of(a, context, start, first + row + r);
+      const bool seen = at + lane >= own.first && at + lane <= own.last;
       const float p = seen ? expf(s[r] * a.scale - lse[r]) : 0.0f;
       weights[r * kLanes + lane] = p * (dp[r] - delta[r]) * a.scale;
     }
@@ -243,7 +256,7 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads) attent
   SIMT_UNROLL
   for (int r = 0; r < L::kRows; ++r)
     if (const int t = first + row + r; t <= last)
-      store_row<Width>(a.dqkv + (sequence + t) * a.dqkv_pitch + h * a.D, acc[r], 1.0f, lane, a.D);
+      store_row<Width>(a.dq + (sequence + t) * a.dq_pitch + h * a.D, acc[r], 1.0f, lane, a.D);
 }
 
 /// dk and dv of one tile of keys of one key/value head, over the query heads of its group and the queries behind it, in
@@ -260,21 +273,20 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads, 2) att
   const int first = blockIdx.x * L::kHeight;
   const int last = (first + L::kHeight < a.length ? first + L::kHeight : a.length) - 1;
   const int64_t sequence = int64_t(b) * a.length;
-  const T* rows = a.qkv + sequence * a.qkv_pitch;
-  const int end = a.window > 0 && last < a.length - a.window ? last + a.window : a.length; // of the queries behind
+  const AttentionContext context = a.context();
   float dk[L::kRows][L::kSlices] = {}, dv[L::kRows][L::kSlices] = {};
-  load_tile<Width, Width>(k, rows + (a.H + g) * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
-  load_tile<Width, Width>(v, rows + (a.H + a.G + g) * a.D, a.qkv_pitch, first, L::kHeight, a.length, a.D);
+  load_tile<Width, Width>(k, a.keys(sequence, g), a.kv_pitch, first, L::kHeight, a.length, a.D);
+  load_tile<Width, Width>(v, a.values(sequence, g), a.kv_pitch, first, L::kHeight, a.length, a.D);
   for (int h = g * group; h < (g + 1) * group; ++h) {
     const int64_t statistics = (int64_t(b) * a.H + h) * a.length;
-    for (int at = first / kLanes * kLanes; at < end; at += kLanes) {
+    for (int at = context.is_own() ? first / kLanes * kLanes : 0; at < a.length; at += kLanes) {
       const int t = at + lane;
-      const int from = key_of(a, a.start + sequence, t);
-      if (!__any_sync(kAll, from <= last)) continue; // the same in every warp
+      const AttentionKeys own = keys_of(a, context, a.start + sequence, t);
+      if (!__any_sync(kAll, own.first <= last && own.last >= first)) continue; // the same in every warp
       const float lse = t < a.length ? a.lse[statistics + t] : 0.0f;
       const float delta = t < a.length ? a.delta[statistics + t] : 0.0f;
       __syncthreads();
-      load_tile<Width, L::kPitch>(q, rows + h * a.D, a.qkv_pitch, at, kLanes, a.length, a.D);
+      load_tile<Width, L::kPitch>(q, a.queries(sequence, h), a.q_pitch, at, kLanes, a.length, a.D);
       load_tile<Width, L::kPitch>(dout, a.dout + sequence * a.dout_pitch + h * a.D, a.dout_pitch, at, kLanes, a.length,
                                   a.D);
       __syncthreads();
@@ -284,7 +296,7 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads, 2) att
       SIMT_UNROLL
       for (int r = 0; r < L::kRows; ++r) {
         const int key = first + row + r;
-        p[r] = key >= from && key <= t ? expf(p[r] * a.scale - lse) : 0.0f;
+        p[r] = key >= own.first && key <= own.last ? expf(p[r] * a.scale - lse) : 0.0f;
         ds[r] = p[r] * (ds[r] - delta) * a.scale;
         weights[r * kLanes + lane] = p[r];
       }
@@ -301,21 +313,34 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads, 2) att
   for (int r = 0; r < L::kRows; ++r) {
     const int t = first + row + r;
     if (t > last) continue;
-    T* at = a.dqkv + (sequence + t) * a.dqkv_pitch + (a.H + g) * a.D;
+    T* at = a.dkv + (sequence + t) * a.dkv_pitch + g * a.D;
     store_row<Width>(at, dk[r], 1.0f, lane, a.D);
     store_row<Width>(at + a.G * a.D, dv[r], 1.0f, lane, a.D);
   }
 }
 
-template <class T> Arguments<T> shape_of(const AttentionAttributes& s) {
+/// Of the operands that both passes have, from `q` on in the same order; see attention_shape.h.
+template <class T> Arguments<T> arguments(const Op& op, const Tensor& out, const Tensor& lse, int q) {
+  const auto s = op.get<AttentionAttributes>();
   DEMAND(s.head_width <= kAttentionMaxHeadWidth, "attention on a GPU takes heads of at most ", kAttentionMaxHeadWidth,
          " elements, these have ", s.head_width, "; raise the number of heads, or use --target cpu");
   Arguments<T> a{};
+  a.out = out.data<T>();
+  a.lse = lse.data<float>();
+  a.q = op[q].data<T>();
+  a.kv = op[q + 1].data<T>();
+  a.start = op[q + 2].data<int>();
+  a.state = op.has(q + 3) ? op[q + 3].data<StepState>() : nullptr;
+  a.out_pitch = out.stride[0];
+  a.q_pitch = op[q].stride[0];
+  a.kv_pitch = op[q + 1].stride[0];
   a.length = int(s.sequence);
   a.H = int(s.heads);
   a.G = int(s.kv_heads);
   a.D = int(s.head_width);
   a.window = s.window;
+  a.ring_ranks = s.ring_ranks;
+  a.ring_step = s.ring_step;
   a.scale = s.scale;
   return a;
 }
@@ -335,17 +360,11 @@ dim3 grid_of(int64_t length, int height, int64_t heads, int64_t batch) {
 }
 
 void launch_plain_attention_forward(const Op& op, const LaunchContext& context) {
-  if (op[2].size() == 0) return;
+  if (op[0].size() == 0) return;
   const auto s = op.get<AttentionAttributes>();
-  with_float_type(op[2].dtype, [&](auto element) {
+  with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);
-    Arguments<T> a = shape_of<T>(s);
-    a.out = op[0].data<T>();
-    a.lse = op[1].data<float>();
-    a.qkv = op[2].data<T>();
-    a.start = op[3].data<int>();
-    a.out_pitch = op[0].stride[0];
-    a.qkv_pitch = op[2].stride[0];
+    const Arguments<T> a = arguments<T>(op, op[0], op[1], 2);
     with_width(s.head_width, [&](auto width) {
       constexpr int W = decltype(width)::value;
       launch(context, grid_of(s.sequence, Tile<W>::kHeight, s.heads, s.batch), dim3(kThreads), shared_bytes<W>(1),
@@ -355,22 +374,18 @@ void launch_plain_attention_forward(const Op& op, const LaunchContext& context) 
 }
 
 void launch_plain_attention_backward(const Op& op, const LaunchContext& context) {
-  if (op[4].size() == 0) return;
+  if (op[0].size() == 0) return;
   const auto s = op.get<AttentionAttributes>();
-  with_float_type(op[4].dtype, [&](auto element) {
+  with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);
-    Arguments<T> a = shape_of<T>(s);
-    a.dqkv = op[0].data<T>();
-    a.dout = op[1].data<T>();
-    a.out = op[2].data<T>();
-    a.lse = op[3].data<float>();
-    a.qkv = op[4].data<T>();
-    a.start = op[5].data<int>();
+    Arguments<T> a = arguments<T>(op, op[3], op[4], 5);
+    a.dq = op[0].data<T>();
+    a.dkv = op[1].data<T>();
+    a.dout = op[2].data<T>();
     a.delta = context.scratch.data<float>();
-    a.dqkv_pitch = op[0].stride[0];
-    a.dout_pitch = op[1].stride[0];
-    a.out_pitch = op[2].stride[0];
-    a.qkv_pitch = op[4].stride[0];
+    a.dq_pitch = op[0].stride[0];
+    a.dkv_pitch = op[1].stride[0];
+    a.dout_pitch = op[2].stride[0];
     const int64_t count = s.batch * s.heads * s.sequence;
     launch(context, dim3(unsigned(ceil_div(count, kWarps))), dim3(kThreads), 0, &attention_delta_kernel<T>, a, count);
     with_width(s.head_width, [&](auto width) {
@@ -396,20 +411,25 @@ template <class F> void with_flash_width(int64_t head_width, F&& f) {
 static_assert(flash::ForwardTile<128>::kBytes <= kSharedLimit && flash::QueriesTile<128>::kBytes <= kSharedLimit &&
               flash::KeysTile<128>::kBytes <= kSharedLimit);
 
-flash::Arguments flash_arguments(const AttentionAttributes& s, const Tensor& out, const Tensor& lse, const Tensor& qkv,
-                                 const Tensor& start) {
+flash::Arguments flash_arguments(const Op& op, const Tensor& out, const Tensor& lse, int q) {
+  const auto s = op.get<AttentionAttributes>();
   flash::Arguments a{};
   a.out = out.data<bf16>();
   a.lse = lse.data<float>();
-  a.qkv = qkv.data<bf16>();
-  a.start = start.data<int>();
+  a.q = op[q].data<bf16>();
+  a.kv = op[q + 1].data<bf16>();
+  a.start = op[q + 2].data<int>();
+  a.state = op.has(q + 3) ? op[q + 3].data<StepState>() : nullptr;
   a.out_pitch = int(out.stride[0]);
-  a.qkv_pitch = int(qkv.stride[0]);
+  a.q_pitch = int(op[q].stride[0]);
+  a.kv_pitch = int(op[q + 1].stride[0]);
   a.length = int(s.sequence);
   a.H = int(s.heads);
   a.G = int(s.kv_heads);
   a.B = int(s.batch);
   a.window = s.window;
+  a.ring_ranks = s.ring_ranks;
+  a.ring_step = s.ring_step;
   a.scale = s.scale;
   a.group = a.H / a.G;
   a.scale2 = s.scale * flash::kLog2E;
@@ -424,7 +444,7 @@ int heads_together(const AttentionAttributes& s, int64_t group) {
 
 void launch_flash_attention_forward(const Op& op, const LaunchContext& context) {
   const auto s = op.get<AttentionAttributes>();
-  flash::Arguments a = flash_arguments(s, op[0], op[1], op[2], op[3]);
+  flash::Arguments a = flash_arguments(op, op[0], op[1], 2);
   a.together = heads_together(s, 1) * a.group;
   with_flash_width(s.head_width, [&](auto width) {
     using L = flash::ForwardTile<decltype(width)::value>;
@@ -436,11 +456,13 @@ void launch_flash_attention_forward(const Op& op, const LaunchContext& context) 
 
 void launch_flash_attention_backward(const Op& op, const LaunchContext& context) {
   const auto s = op.get<AttentionAttributes>();
-  flash::Arguments a = flash_arguments(s, op[2], op[3], op[4], op[5]);
-  a.dqkv = op[0].data<bf16>();
-  a.dout = op[1].data<bf16>();
-  a.dqkv_pitch = int(op[0].stride[0]);
-  a.dout_pitch = int(op[1].stride[0]);
+  flash::Arguments a = flash_arguments(op, op[3], op[4], 5);
+  a.dq = op[0].data<bf16>();
+  a.dkv = op[1].data<bf16>();
+  a.dout = op[2].data<bf16>();
+  a.dq_pitch = int(op[0].stride[0]);
+  a.dkv_pitch = int(op[1].stride[0]);
+  a.dout_pitch = int(op[2].stride[0]);
   a.numbers = context.scratch.data<float>();
   a.reach = context.scratch.data<int>() + AttentionScratch(s).reach();
   with_flash_width(s.head_width, [&](auto width) {
@@ -459,14 +481,15 @@ void launch_flash_attention_backward(const Op& op, const LaunchContext& context)
 }
 
 void launch_attention_forward(const Op& op, const LaunchContext& context) {
-  if (op[2].size() == 0) return;
-  const bool flash = flash_attention_takes(op.get<AttentionAttributes>(), op[0], op[2]);
+  if (op[0].size() == 0) return;
+  const bool flash = flash_attention_takes(op.get<AttentionAttributes>(), op[0], op[2], op[3]);
   (flash ? launch_flash_attention_forward : launch_plain_attention_forward)(op, context);
 }
 
 void launch_attention_backward(const Op& op, const LaunchContext& context) {
-  if (op[4].size() == 0) return;
-  const bool flash = flash_attention_takes(op.get<AttentionAttributes>(), op[0], op[1], op[2], op[4]);
+  if (op[0].size() == 0) return;
+  const auto s = op.get<AttentionAttributes>();
+  const bool flash = flash_attention_takes(s, op[0], op[1], op[2], op[3], op[5], op[6]);
   (flash ? launch_flash_attention_backward : launch_plain_attention_backward)(op, context);
 }
 

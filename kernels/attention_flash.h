@@ -20,19 +20,20 @@ constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
 
 /// Everything a kernel reads and writes; the backward pass fills all of it.
 struct Arguments {
-  const bf16* qkv;
+  const bf16 *q, *kv;
   bf16* out; ///< read by the backward pass
   float* lse;
   const int* start;
+  const StepState* state;
   const bf16* dout;
-  bf16* dqkv;
+  bf16 *dq, *dkv;
   float* numbers; ///< see AttentionScratch
   int* reach;
-  int qkv_pitch, out_pitch, dqkv_pitch, dout_pitch; ///< elements from a position to the next
-  int length, H, G, B, window;                      ///< length: T of the sequences
-  int group;                                        ///< query heads of a key/value head
-  int together;                                     ///< heads that are worked on at the same time
-  float scale, scale2;                              ///< of the scores; the same in base 2
+  int q_pitch, kv_pitch, out_pitch, dq_pitch, dkv_pitch, dout_pitch; ///< elements from a position to the next
+  int length, H, G, B, window, ring_ranks, ring_step;                ///< length: T of the sequences
+  int group;                                                         ///< query heads of a key/value head
+  int together;                                                      ///< heads that are worked on at the same time
+  float scale, scale2;                                               ///< of the scores; the same in base 2
 };
 
 SIMT_DEV int least(int a, int b) { return a < b ? a : b; }
@@ -55,19 +56,31 @@ constexpr int64_t kTogetherBytes = 128 << 10;
 constexpr int64_t kTogetherBytes = 24 << 20;
 #endif
 
+/// The keys that row t of a sequence sees; beyond the sequence none. `start` is that of the sequence.
+SIMT_DEV AttentionKeys keys_of(const Arguments& a, const int* start, int t) {
+  if (t >= a.length) return {INT_MAX, -1};
+  return attention_keys(AttentionContext(a.state, a.ring_ranks, a.ring_step, a.length), start[t], t, a.window);
+}
+/// From the first to the last key that any of a warp's lanes sees.
+SIMT_DEV AttentionKeys keys_of_warp(AttentionKeys own) {
+  if (own.first > own.last) own = {INT_MAX, -1};
+  return {warp_least(own.first), -warp_least(-own.last)};
+}
+
 /// Which of neighbouring keys a warp's 32 queries see: none of them, or all see all.
 struct Seen {
-  int first;          ///< the first query
-  int lowest, latest; ///< the least and the largest of their first keys
-  SIMT_DEV bool none(int key, int keys) const { return key >= first + kLanes || key + keys <= lowest; }
-  SIMT_DEV bool all(int key, int keys) const { return key + keys - 1 <= first && key >= latest; }
+  int first;         ///< the first query
+  AttentionKeys any; ///< from the first to the last that any sees
+  AttentionKeys all; ///< that all see
+  SIMT_DEV bool sees_none(int key, int keys) const { return key > any.last || key + keys <= any.first; }
+  SIMT_DEV bool sees_all(int key, int keys) const { return key + keys - 1 <= all.last && key >= all.first; }
 };
 
 /// A block's tile of a head. All tiles of a few heads, whose keys and values the L2 holds together, come before those
 /// of the next; among them the first of all heads, then the second.
 struct Place {
   int tile, head, kv_head, batch;
-  int end, next[2];  ///< where tiles of queries are streamed: their end, and the head of the next tile, by stage
+  int begin, end;    ///< where tiles of queries are streamed: which ones
   Seen seen[kWarps]; ///< where a tile is of queries
 };
 /// Fills `place`, which lies in shared memory since registers are scarce in the loops, and waits for it.
@@ -85,43 +98,43 @@ SIMT_DEV void find_place(Place* place, const Arguments& a, int tiles, int heads)
 
 /// Keys [at, at + Keys) of the block's key/value head, on their way to shared memory, and behind them their values.
 template <int D, int Keys> SIMT_DEV void load_keys(bf16* to, const Arguments& a, const Place& place, int at) {
-  const bf16* const keys = sequence_of(a.qkv, a.qkv_pitch, a, place.batch) + (a.H + place.kv_head) * D;
-  load_rows<D, Keys>(to, keys, a.qkv_pitch, at, a.length);
-  load_rows<D, Keys>(to + Keys * D, keys + a.G * D, a.qkv_pitch, at, a.length);
+  const bf16* const keys = sequence_of(a.kv, a.kv_pitch, a, place.batch) + place.kv_head * D;
+  load_rows<D, Keys>(to, keys, a.kv_pitch, at, a.length);
+  load_rows<D, Keys>(to + Keys * D, keys + a.G * D, a.kv_pitch, at, a.length);
 }
 
 /// A block's tile of queries, a warp 32 of them.
 template <int Count> struct Queries {
-  int first, last; ///< of the tile
-  int own;         ///< the warp's first query, from the tile's
-  int lowest;      ///< the first key that any of the tile sees
-  /// Fills place.seen and `from`, in shared memory, with the first key of each query, and waits for them.
-  SIMT_DEV Queries(const Arguments& a, Place& place, int* from)
+  int first, last;   ///< of the tile
+  int own;           ///< the warp's first query, from the tile's
+  AttentionKeys any; ///< from the first to the last key that any of the tile sees
+  /// Fills place.seen and `keys`, in shared memory, with what each query sees, and waits for them.
+  SIMT_DEV Queries(const Arguments& a, Place& place, AttentionKeys* keys)
       : first(((a.length - 1) / Count - place.tile) * Count), // the longest first
         last(least(first + Count, a.length) - 1), own(threadIdx.x / kLanes * kLanes) {
     static_assert(Count == kThreads);
-    const int t = first + int(threadIdx.x);
-    const int* const start = a.start + int64_t(place.batch) * a.length;
-    const int key = t <= last ? attention_first_key(start[t], t, a.window) : INT_MAX;
-    from[threadIdx.x] = key;
-    const Seen seen{first + own, warp_least(key), -warp_least(-key)};
-    if (threadIdx.x % kLanes == 0) place.seen[threadIdx.x / kLanes] = seen;
+    const AttentionKeys seen = keys_of(a, a.start + int64_t(place.batch) * a.length, first + int(threadIdx.x));
+    keys[threadIdx.x] = seen;
+    const AttentionKeys of_warp = keys_of_warp(seen), all{-warp_least(-seen.first), warp_least(seen.last)};
+    if (threadIdx.x % kLanes == 0) place.seen[threadIdx.x / kLanes] = {first + own, of_warp, all};
     __syncthreads();
-    lowest = INT_MAX;
+    any = {INT_MAX, -1};
     SIMT_UNROLL
-    for (int i = 0; i < Count; i += kLanes) lowest = least(lowest, from[i + threadIdx.x % kLanes]);
-    lowest = warp_least(lowest);
+    for (int w = 0; w < kWarps; ++w) {
+      const AttentionKeys& part = place.seen[w].any;
+      any = {least(any.first, part.first), -least(-any.last, -part.last)};
+    }
   }
 };
 
-/// Scores of keys that a query does not see become -infinity. `from` are the first keys of the warp's queries.
-template <int M, int N> SIMT_DEV void mask(Sums<M, N>& s, const int* from, int query, int key, int lane) {
+/// Scores of keys that a query does not see become -infinity. `keys` are those of the warp's queries.
+template <int M, int N> SIMT_DEV void mask(Sums<M, N>& s, const AttentionKeys* keys, int key, int lane) {
   SIMT_UNROLL
   for (int m = 0; m < M; ++m) {
     SIMT_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const int row = 16 * m + 8 * half + lane / 4;
-      const int low = from[row] - key - lane % 4 * 2, high = query + row - key - lane % 4 * 2;
+      const AttentionKeys& seen = keys[16 * m + 8 * half + lane / 4];
+      const int low = seen.first - key - lane % 4 * 2, high = seen.last - key - lane % 4 * 2;
       SIMT_UNROLL
       for (int n = 0; n < N; ++n) {
         SIMT_UNROLL

@@ -14,6 +14,7 @@ template <int D> struct KeysTile {
 #else
   static constexpr bool kKeep = kTall == 1;
 #endif
+  static constexpr bool kKeepValues = kKeep && D < 128;       ///< those of values too
   static constexpr int kStage = 2 * kQueries * D;             ///< queries and their gradients of out
   static constexpr int kNumbers = AttentionScratch::kNumbers; ///< of a stage
   static constexpr size_t kBytes =
@@ -21,24 +22,30 @@ template <int D> struct KeysTile {
   static_assert(kQueries == AttentionScratch::kTile);
 };
 
-/// Scores of queries, in columns, that do not see a key become -infinity. `from` are their first keys.
-template <int M, int N> SIMT_DEV void mask_queries(Sums<M, N>& s, const int* from, int key, int query, int lane) {
-  SIMT_UNROLL
-  for (int n = 0; n < N; ++n) {
+/// Scores of queries, in columns, that do not see a key become -infinity: first of those that come too late for it,
+/// then of those too early, for both bounds at once would take more registers than there are.
+template <int M, int N> SIMT_DEV void mask_queries(Sums<M, N>& s, const float* numbers, int key, int lane) {
+  const auto each = [&](const int* bound, const auto& sees) {
     SIMT_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const int column = 8 * n + lane % 4 * 2 + e;
-      const int low = from[column] - key - lane / 4, high = query + column - key - lane / 4;
+    for (int n = 0; n < N; ++n) {
       SIMT_UNROLL
-      for (int m = 0; m < M; ++m) {
+      for (int e = 0; e < 2; ++e) {
+        const int at = bound[8 * n + lane % 4 * 2 + e] - key - lane / 4;
         SIMT_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          float& x = s[m][n][2 * half + e];
-          x = 16 * m + 8 * half >= low && 16 * m + 8 * half <= high ? x : -INFINITY;
+        for (int m = 0; m < M; ++m) {
+          SIMT_UNROLL
+          for (int half = 0; half < 2; ++half) {
+            float& x = s[m][n][2 * half + e];
+            x = sees(16 * m + 8 * half, at) ? x : -INFINITY;
+          }
         }
       }
     }
-  }
+  };
+  const int* const keys = reinterpret_cast<const int*>(numbers);
+  each(keys + AttentionScratch::kFirstKey, [](int row, int low) { return row >= low; });
+  __syncwarp();
+  each(keys + AttentionScratch::kLastKey, [](int row, int high) { return row <= high; });
 }
 
 /// The same of queries in columns, whose numbers are given.
@@ -56,16 +63,21 @@ template <int M, int N> SIMT_DEV void differentiate_columns(Sums<M, N>& s, Sums<
   }
 }
 
-/// place->end = that of the tiles of queries that see a key up to `last`; 0 where none does. Waits for it. `head` is
-/// that of the tile at `begin`.
-SIMT_DEV void find_end(Place* place, const int* reach, int head, int begin, int tiles, int last) {
+/// place->begin and ->end = those of the tiles of queries that see one of the keys from `first` to `last`; both 0 where
+/// none does. Waits for them.
+SIMT_DEV void find_tiles(Place* place, const AttentionKeys* reach, int tiles, int first, int last) {
   if (threadIdx.x < kLanes) {
-    int most = 0;
-    for (int i = begin + int(threadIdx.x); i < tiles; i += kLanes) most = reach[i] <= last ? i + 1 : most;
-    most = -warp_least(-most);
+    int begin = INT_MAX, end = 0;
+    for (int i = threadIdx.x; i < tiles; i += kLanes) {
+      if (reach[i].first > last || reach[i].last < first) continue;
+      begin = least(begin, i);
+      end = i + 1;
+    }
+    end = -warp_least(-end);
+    begin = least(warp_least(begin), end);
     if (threadIdx.x == 0) {
-      place->end = most;
-      place->next[0] = place->next[1] = head + (begin + 1 == most);
+      place->begin = begin;
+      place->end = end;
     }
   }
   __syncthreads();
@@ -76,7 +88,7 @@ template <int D> struct KeySums {
   using L = KeysTile<D>;
   static constexpr int M = L::kTall, N = L::kStep / 8;
   const bf16 *k, *v;         ///< the warp's rows
-  Left<D, M> left_k, left_v; ///< the same in registers, if L::kKeep
+  Left<D, M> left_k, left_v; ///< the same in registers, if L::kKeep and kKeepValues
   Sums<M, D / 8> dk, dv;
   SIMT_DEV KeySums(const bf16* keys, const bf16* values) : k(keys), v(values) {
     clear<M, D / 8>(dk);
@@ -84,24 +96,23 @@ template <int D> struct KeySums {
   }
   /// Once keys and values are there.
   SIMT_DEV void load(int lane) {
-    if constexpr (L::kKeep) {
-      load_left<D, M>(left_k, k, lane);
-      load_left<D, M>(left_v, v, lane);
-    }
+    if constexpr (L::kKeep) load_left<D, M>(left_k, k, lane);
+    if constexpr (L::kKeepValues) load_left<D, M>(left_v, v, lane);
   }
-  /// Adds what kStep queries give, the first of which is `query`, to the keys from `key`.
-  SIMT_DEV void add(const bf16* q, const bf16* dout, const float* numbers, int key, int query, float scale, int lane) {
+  /// Adds what kStep queries give to the keys from `key`.
+  SIMT_DEV void add(const bf16* q, const bf16* dout, const float* numbers, int key, float scale, int lane) {
     const int last = key + 16 * M - 1;
-    const int* const first_keys = reinterpret_cast<const int*>(numbers) + AttentionScratch::kFirstKey;
-    const int t = query + lane, low = first_keys[lane]; // of a query for each lane
-    if (!__any_sync(kAll, low <= last && t >= key)) return;
+    const int* const bounds = reinterpret_cast<const int*>(numbers) + lane; // of a query for each lane
+    const int low = bounds[AttentionScratch::kFirstKey], high = bounds[AttentionScratch::kLastKey];
+    if (!__any_sync(kAll, low <= last && high >= key)) return;
+    const bool masked = __any_sync(kAll, low > key || high < last);
     Sums<M, N> p, ds;
     if constexpr (L::kKeep)
       multiply_rows<D, M, N>(p, left_k, q, lane);
     else
       multiply_rows<D, M, N>(p, k, q, lane);
-    if (!__all_sync(kAll, low <= key && t >= last)) mask_queries<M, N>(p, first_keys, key, query, lane);
-    if constexpr (L::kKeep)
+    if (masked) mask_queries<M, N>(p, numbers, key, lane);
+    if constexpr (L::kKeepValues)
       multiply_rows<D, M, N>(ds, left_v, dout, lane);
     else
       multiply_rows<D, M, N>(ds, v, dout, lane);
@@ -126,17 +137,17 @@ template <int D> __global__ void __launch_bounds__(kThreads, 2) attention_flash_
   Place& place = *reinterpret_cast<Place*>(numbers + 2 * L::kNumbers);
   find_place(&place, a, key_tiles, a.G);
   const int first = place.tile * L::kKeys, last = least(first + L::kKeys, a.length) - 1;
-  const int begin = first / L::kQueries;
-  find_end(&place, a.reach + int64_t(place.batch) * tiles, place.head * a.group, begin, tiles, last);
+  const AttentionKeys* const reach = reinterpret_cast<const AttentionKeys*>(a.reach) + int64_t(place.batch) * tiles;
+  find_tiles(&place, reach, tiles, first, last);
 
-  int tile = begin; // of the queries under way
-  int left = begin < place.end ? a.group * (place.end - begin) : 0;
-  const auto load_queries = [&](int h, int stage) {
+  // The n-th of the tiles of all heads of the group. What can be computed again is not kept in registers.
+  const auto load_queries = [&](int n, int stage) {
+    const int count = place.end - place.begin, tile = place.begin + n % count, h = place.head * a.group + n / count;
     bf16* const q = stages + stage * L::kStage;
     const int at = tile * L::kQueries;
-    const bf16* const rows = sequence_of(a.qkv, a.qkv_pitch, a, place.batch);
+    const bf16* const rows = sequence_of(a.q, a.q_pitch, a, place.batch);
     const bf16* const gradients = sequence_of(a.dout, a.dout_pitch, a, place.batch);
-    load_rows<D, L::kQueries>(q, rows + h * D, a.qkv_pitch, at, a.length);
+    load_rows<D, L::kQueries>(q, rows + h * D, a.q_pitch, at, a.length);
     load_rows<D, L::kQueries>(q + L::kQueries * D, gradients + h * D, a.dout_pitch, at, a.length);
     if (threadIdx.x < L::kNumbers / 4) {
       const int64_t head = int64_t(place.batch) * a.H + h;
@@ -146,34 +157,32 @@ template <int D> __global__ void __launch_bounds__(kThreads, 2) attention_flash_
   };
 
   KeySums<D> x(k + own * D, v + own * D);
-  if (left > 0) {
+  const auto all = [&] { return a.group * (place.end - place.begin); };
+  if (all() > 0) {
     load_keys<D, L::kKeys>(k, a, place, first);
-    load_queries(place.head * a.group, left % 2);
+    load_queries(0, 0);
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
     x.load(lane);
   }
-  for (; left > 0; --left) {
-    const int stage = left % 2, at = tile * L::kQueries;
+  for (int n = 0; n < all(); ++n) {
+    const int stage = n % 2;
     cp_async_wait<0>();
     __syncthreads(); // these queries are there, and nobody reads the ones before
-    if (++tile == place.end) tile = place.tile * L::kKeys / L::kQueries;
-    if (left > 1) load_queries(place.next[stage], stage ^ 1);
-    if (threadIdx.x == 0) place.next[stage ^ 1] = place.next[stage] + (tile + 1 == place.end);
+    if (n + 1 < all()) load_queries(n + 1, stage ^ 1);
     cp_async_commit();
     for (int i = 0; i < L::kQueries; i += L::kStep) {
       const bf16* const q = stages + stage * L::kStage + i * D;
       const int own_first = place.tile * L::kKeys + own;
-      x.add(q, q + L::kQueries * D, numbers + stage * L::kNumbers + i, own_first, at + i, a.scale2, lane);
+      x.add(q, q + L::kQueries * D, numbers + stage * L::kNumbers + i, own_first, a.scale2, lane);
     }
   }
   scale_all<M, D / 8>(x.dk, a.scale);
   const int row = place.tile * L::kKeys + own;
-  bf16* const to =
-      sequence_of(a.dqkv, a.dqkv_pitch, a, place.batch) + int64_t(row) * a.dqkv_pitch + (a.H + place.head) * D;
-  store_rows<D, M>(to, a.dqkv_pitch, a.length - row, k + own * D, x.dk, lane);
-  store_rows<D, M>(to + a.G * D, a.dqkv_pitch, a.length - row, v + own * D, x.dv, lane);
+  bf16* const to = sequence_of(a.dkv, a.dkv_pitch, a, place.batch) + int64_t(row) * a.dkv_pitch + place.head * D;
+  store_rows<D, M>(to, a.dkv_pitch, a.length - row, k + own * D, x.dk, lane);
+  store_rows<D, M>(to + a.G * D, a.dkv_pitch, a.length - row, v + own * D, x.dv, lane);
 }
 
 } // namespace flash

@@ -31,19 +31,20 @@ template <int D> __global__ void __launch_bounds__(kThreads) attention_flash_del
     for (int o = kTogether / 2; o > 0; o >>= 1) sum += __shfl_xor_sync(kAll, sum, o);
     if (chunk == 0) numbers[AttentionScratch::kDelta + row] = sum;
   }
-  int lowest = INT_MAX;
+  AttentionKeys any{INT_MAX, -1};
   SIMT_UNROLL
-  for (int row = lane; row < kTile; row += kLanes) { // by every warp, for the sake of lowest
+  for (int row = lane; row < kTile; row += kLanes) { // by every warp, for the sake of `any`
     const int t = first + row;
     const float lse = t < a.length ? a.lse[head * a.length + t] : -INFINITY;
-    const int key = t < a.length ? attention_first_key(a.start[sequence + t], t, a.window) : INT_MAX;
-    lowest = least(lowest, key);
+    const AttentionKeys seen = keys_of(a, a.start + sequence, t);
+    if (seen.first <= seen.last) any = {least(any.first, seen.first), -least(-any.last, -seen.last)};
     if (threadIdx.x >= kLanes) continue;
     numbers[AttentionScratch::kLse + row] = lse == -INFINITY ? 0.0f : lse * kLog2E; // it sees nothing
-    reinterpret_cast<int*>(numbers)[AttentionScratch::kFirstKey + row] = key;
+    reinterpret_cast<int*>(numbers)[AttentionScratch::kFirstKey + row] = seen.first;
+    reinterpret_cast<int*>(numbers)[AttentionScratch::kLastKey + row] = seen.last;
   }
-  lowest = warp_least(lowest);
-  if (h == 0 && threadIdx.x == 0) a.reach[int64_t(b) * gridDim.x + blockIdx.x] = lowest;
+  any = keys_of_warp(any);
+  if (h == 0 && threadIdx.x == 0) reinterpret_cast<AttentionKeys*>(a.reach)[int64_t(b) * gridDim.x + blockIdx.x] = any;
 }
 
 /// weights = 2^(s - lse); gradients: weights (dp - delta). `s` and `dp` are given.
@@ -68,7 +69,7 @@ template <int D> struct QueriesTile {
   static constexpr int kTall = 2, kQueries = 16 * kTall * kWarps, kKeys = 32;
   static constexpr int kStage = 2 * kKeys * D; ///< keys and values
   static constexpr size_t kBytes =
-      sizeof(bf16) * (2 * kQueries * D + 2 * kStage) + sizeof(int) * kQueries + sizeof(Place);
+      sizeof(bf16) * (2 * kQueries * D + 2 * kStage) + sizeof(AttentionKeys) * kQueries + sizeof(Place);
 };
 
 /// The numbers of the warp's rows; of a lane's accumulators.
@@ -111,15 +112,15 @@ template <int D> __global__ void __launch_bounds__(kThreads, 2) attention_flash_
   bf16* const q = dynamic_shared<bf16>();
   bf16* const dout = q + L::kQueries * D;
   bf16* const stages = dout + L::kQueries * D;
-  int* const from = reinterpret_cast<int*>(stages + 2 * L::kStage);
-  Place& place = *reinterpret_cast<Place*>(from + L::kQueries);
+  AttentionKeys* const keys = reinterpret_cast<AttentionKeys*>(stages + 2 * L::kStage);
+  Place& place = *reinterpret_cast<Place*>(keys + L::kQueries);
   find_place(&place, a, (a.length + L::kQueries - 1) / L::kQueries, a.H);
-  const Queries<L::kQueries> t(a, place, from);
-  int at = t.lowest / L::kKeys * L::kKeys;
-  if (at <= t.last) {
-    const bf16* const rows = sequence_of(a.qkv, a.qkv_pitch, a, place.batch);
+  const Queries<L::kQueries> t(a, place, keys);
+  int at = t.any.first / L::kKeys * L::kKeys;
+  if (at <= t.any.last) {
+    const bf16* const rows = sequence_of(a.q, a.q_pitch, a, place.batch);
     const bf16* const gradients = sequence_of(a.dout, a.dout_pitch, a, place.batch);
-    load_rows<D, L::kQueries>(q, rows + place.head * D, a.qkv_pitch, t.first, a.length);
+    load_rows<D, L::kQueries>(q, rows + place.head * D, a.q_pitch, t.first, a.length);
     load_rows<D, L::kQueries>(dout, gradients + place.head * D, a.dout_pitch, t.first, a.length);
     load_keys<D, L::kKeys>(stages, a, place, at);
     cp_async_commit();
@@ -127,25 +128,25 @@ template <int D> __global__ void __launch_bounds__(kThreads, 2) attention_flash_
   const RowNumbers<M> numbers(a, place, t.first + t.own, t.last, lane);
   Sums<M, D / 8> dq;
   clear<M, D / 8>(dq);
-  for (int stage = 0; at <= t.last; at += L::kKeys, stage ^= 1) {
+  for (int stage = 0; at <= t.any.last; at += L::kKeys, stage ^= 1) {
     cp_async_wait<0>();
     __syncthreads(); // this tile is there, and nobody reads the one before
-    if (at + L::kKeys <= t.last) load_keys<D, L::kKeys>(stages + (stage ^ 1) * L::kStage, a, place, at + L::kKeys);
+    if (at + L::kKeys <= t.any.last) load_keys<D, L::kKeys>(stages + (stage ^ 1) * L::kStage, a, place, at + L::kKeys);
     cp_async_commit();
     const Seen& seen = place.seen[threadIdx.x / kLanes];
-    if (seen.none(at, L::kKeys)) continue;
+    if (seen.sees_none(at, L::kKeys)) continue;
     const bf16* const k = stages + stage * L::kStage;
     Sums<M, N> s, ds;
     multiply_rows<D, M, N>(s, q + t.own * D, k, lane);
-    if (!seen.all(at, L::kKeys)) mask<M, N>(s, from + t.own, seen.first, at, lane);
+    if (!seen.sees_all(at, L::kKeys)) mask<M, N>(s, keys + t.own, at, lane);
     multiply_rows<D, M, N>(ds, dout + t.own * D, k + L::kKeys * D, lane);
     differentiate_rows<M, N>(s, ds, a.scale2, numbers);
     add_weighted<D, M, N>(dq, ds, k, lane);
   }
   scale_all<M, D / 8>(dq, a.scale);
   const int row = place.seen[threadIdx.x / kLanes].first;
-  bf16* const to = sequence_of(a.dqkv, a.dqkv_pitch, a, place.batch) + int64_t(row) * a.dqkv_pitch + place.head * D;
-  store_rows<D, M>(to, a.dqkv_pitch, a.length - row, q + t.own * D, dq, lane);
+  bf16* const to = sequence_of(a.dq, a.dq_pitch, a, place.batch) + int64_t(row) * a.dq_pitch + place.head * D;
+  store_rows<D, M>(to, a.dq_pitch, a.length - row, q + t.own * D, dq, lane);
 }
 
 } // namespace flash

@@ -67,7 +67,8 @@ template <int M> struct Softmax {
 template <int D> struct ForwardTile {
   static constexpr int kTall = 2, kQueries = 16 * kTall * kWarps, kKeys = 64;
   static constexpr int kStage = 2 * kKeys * D; ///< keys and values
-  static constexpr size_t kBytes = sizeof(bf16) * (kQueries * D + 2 * kStage) + sizeof(int) * kQueries + sizeof(Place);
+  static constexpr size_t kBytes =
+      sizeof(bf16) * (kQueries * D + 2 * kStage) + sizeof(AttentionKeys) * kQueries + sizeof(Place);
 };
 
 /// c[row] *= factor[row].
@@ -106,14 +107,14 @@ template <int D> __global__ void __launch_bounds__(kThreads, 2) attention_flash_
   const int lane = threadIdx.x % kLanes;
   bf16* const q = dynamic_shared<bf16>();
   bf16* const stages = q + L::kQueries * D;
-  int* const from = reinterpret_cast<int*>(stages + 2 * L::kStage);
-  Place& place = *reinterpret_cast<Place*>(from + L::kQueries);
+  AttentionKeys* const keys = reinterpret_cast<AttentionKeys*>(stages + 2 * L::kStage);
+  Place& place = *reinterpret_cast<Place*>(keys + L::kQueries);
   find_place(&place, a, (a.length + L::kQueries - 1) / L::kQueries, a.H);
-  const Queries<L::kQueries> t(a, place, from);
-  int at = t.lowest / L::kKeys * L::kKeys;
-  if (at <= t.last) {
-    const bf16* const rows = sequence_of(a.qkv, a.qkv_pitch, a, place.batch);
-    load_rows<D, L::kQueries>(q, rows + place.head * D, a.qkv_pitch, t.first, a.length);
+  const Queries<L::kQueries> t(a, place, keys);
+  int at = t.any.first / L::kKeys * L::kKeys;
+  if (at <= t.any.last) {
+    const bf16* const rows = sequence_of(a.q, a.q_pitch, a, place.batch);
+    load_rows<D, L::kQueries>(q, rows + place.head * D, a.q_pitch, t.first, a.length);
     load_keys<D, L::kKeys>(stages, a, place, at);
     cp_async_commit();
   }
@@ -121,17 +122,17 @@ template <int D> __global__ void __launch_bounds__(kThreads, 2) attention_flash_
   clear<M, D / 8>(out);
   Softmax<M> softmax;
   float factor[M][2];
-  for (int stage = 0; at <= t.last; at += L::kKeys, stage ^= 1) {
+  for (int stage = 0; at <= t.any.last; at += L::kKeys, stage ^= 1) {
     cp_async_wait<0>();
     __syncthreads(); // this tile is there, and nobody reads the one before
-    if (at + L::kKeys <= t.last) load_keys<D, L::kKeys>(stages + (stage ^ 1) * L::kStage, a, place, at + L::kKeys);
+    if (at + L::kKeys <= t.any.last) load_keys<D, L::kKeys>(stages + (stage ^ 1) * L::kStage, a, place, at + L::kKeys);
     cp_async_commit();
     const Seen& seen = place.seen[threadIdx.x / kLanes];
-    if (seen.none(at, L::kKeys)) continue;
+    if (seen.sees_none(at, L::kKeys)) continue;
     const bf16* const k = stages + stage * L::kStage;
     Sums<M, N> s;
     multiply_rows<D, M, N>(s, q + t.own * D, k, lane);
-    if (!seen.all(at, L::kKeys)) mask<M, N>(s, from + t.own, seen.first, at, lane);
+    if (!seen.sees_all(at, L::kKeys)) mask<M, N>(s, keys + t.own, at, lane);
     if (softmax.raise(s, factor, a.scale2)) scale_rows<M, D / 8>(out, factor);
     softmax.weigh(s, a.scale2);
     add_weighted<D, M, N>(out, s, k + L::kKeys * D, lane);

@@ -4,13 +4,14 @@
 
 namespace triax {
 
-/// Operands of the forward pass, in the order of AttentionForward: 0 out, 1 lse (written), 2 qkv, 3 document_start.
-/// Of the backward pass, in the order of AttentionBackward: 0 dqkv (written), 1 dout, 2 out, 3 lse, 4 qkv,
-/// 5 document_start.
+/// Operands of the forward pass: 0 out, 1 lse (written), 2 q, 3 kv, 4 document_start, 5 state.
+/// Of the backward pass: 0 dq, 1 dkv (written), 2 dout, 3 out, 4 lse, 5 q, 6 kv, 7 document_start, 8 state.
+/// The state is there where several ranks share a sequence.
 struct AttentionAttributes {
   int64_t batch, sequence, heads, kv_heads, head_width;
   float scale;
   int32_t window, documents;
+  int32_t ring_ranks, ring_step;
   int32_t reserved = 0; ///< no padding: attributes are compared as bytes
 };
 
@@ -21,13 +22,13 @@ constexpr int64_t kAttentionMaxHeadWidth = 256;
 struct AttentionScratch {
   static constexpr int kTile = 64;
   /// What a tile of queries brings, [kTile] each: the products of its rows of dout and of out, its lse in base 2, and
-  /// the first key of each query (i32). What stands for queries beyond the sequence does no harm.
-  static constexpr int kDelta = 0, kLse = kTile, kFirstKey = 2 * kTile, kNumbers = 3 * kTile;
+  /// the first and the last key of each query (i32). What stands for queries beyond the sequence does no harm.
+  static constexpr int kDelta = 0, kLse = kTile, kFirstKey = 2 * kTile, kLastKey = 3 * kTile, kNumbers = 4 * kTile;
   int64_t batch, heads, tiles; ///< of one sequence and head
   explicit AttentionScratch(const AttentionAttributes& a)
       : batch(a.batch), heads(a.heads), tiles((a.sequence + kTile - 1) / kTile) {}
   int64_t reach() const { return batch * heads * tiles * kNumbers; } ///< behind the numbers of [B, H, tiles]
-  int64_t size() const { return reach() + batch * tiles; }           ///< reach: i32[B, tiles], a tile's first key
+  int64_t size() const { return reach() + 2 * batch * tiles; } ///< reach: i32[B, tiles, 2], a tile's first, last key
 };
 
 /// Does the GPU's flash attention take these? `rows` are the operands that it reads and writes by 16 bytes.

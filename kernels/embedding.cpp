@@ -30,7 +30,7 @@ const OpKind kForward{"embedding_forward", describe_forward};
 const OpKind kBackward{"embedding_backward", describe_backward};
 
 void ensure_shapes(const Tensor& y, const Tensor& tokens, const Tensor& table, const Tensor& positions,
-                   const Tensor& state) {
+                   const Tensor& state, const Tensor& index) {
   const int64_t columns = y.dim[1];
   ENSURE(y.rank == 2 && y.dense() && (y.dtype == Dtype::f32 || y.dtype == Dtype::bf16), "embedding: rows are ",
          y.describe());
@@ -42,24 +42,27 @@ void ensure_shapes(const Tensor& y, const Tensor& tokens, const Tensor& table, c
              (is(positions, table.dtype, {positions.dim[0], columns}) && positions.dense() && positions.dim[0] > 0),
          "embedding: positions are ", positions.describe(), " for ", y.describe());
   ENSURE(state.empty() || is(state, Dtype::u8, {int64_t(sizeof(StepState))}), "embedding: state is ", state.describe());
+  ENSURE(index.empty() || (!positions.empty() && is(index, Dtype::i32, {index.dim[0]}) && index.dense() &&
+                           index.dim[0] > 0 && index.dim[0] <= positions.dim[0]),
+         "embedding: index is ", index.describe(), " of positions ", positions.describe());
 }
 
 } // namespace
 
 Op embedding_forward(const Tensor& y, const Tensor& tokens, const Tensor& table, const Tensor& positions,
-                     const Tensor& state) {
-  ensure_shapes(y, tokens, table, positions, state);
+                     const Tensor& state, const Tensor& index) {
+  ensure_shapes(y, tokens, table, positions, state, index);
   ENSURE(table.dtype == y.dtype, "embedding: table is ", table.describe(), " for ", y.describe());
-  return Op(kForward).write(y).read(tokens).read(table).read(positions).read(state);
+  return Op(kForward).write(y).read(tokens).read(table).read(positions).read(state).read(index);
 }
 
 Op embedding_backward(const Tensor& dtable, const Tensor& dpositions, const Tensor& dy, const Tensor& tokens,
-                      const Tensor& order, const Tensor& state) {
-  ensure_shapes(dy, tokens, dtable, dpositions, state);
+                      const Tensor& order, const Tensor& state, const Tensor& index) {
+  ensure_shapes(dy, tokens, dtable, dpositions, state, index);
   ENSURE(dtable.dtype == Dtype::f32, "embedding: gradient of the table is ", dtable.describe());
   ENSURE(is(order, Dtype::i32, {dy.dim[0]}) && order.dense(), "embedding: order is ", order.describe(), " for ",
          dy.describe());
-  return Op(kBackward).update(dtable).update(dpositions).read(dy).read(tokens).read(order).read(state);
+  return Op(kBackward).update(dtable).update(dpositions).read(dy).read(tokens).read(order).read(state).read(index);
 }
 
 } // namespace triax

@@ -16,14 +16,21 @@ struct Vocabulary {
   SIMT_DEV bool has(int64_t row) const { return !state || (row >= 0 && row < rows); }
 };
 
+/// Which rows of the positions those of x take: all in turn, or those that an index names.
+struct PositionRows {
+  const int32_t* index;
+  int64_t period;
+  SIMT_DEV int64_t at(int64_t n) const { return index ? index[n % period] : n % period; }
+};
+
 template <int Block, int V, class T, bool Positions> __global__ void __launch_bounds__(Block)
     embedding_forward_kernel(T* __restrict__ y, const int32_t* __restrict__ tokens, const T* __restrict__ table,
-                             const T* __restrict__ positions, int64_t period, int64_t C, Vocabulary vocabulary) {
+                             const T* __restrict__ positions, PositionRows rows, int64_t C, Vocabulary vocabulary) {
   const int64_t row = blockIdx.x, first = vocabulary.first(), entry = tokens[row] - first;
   T* out = y + row * C;
   const T* const from = vocabulary.has(entry) ? table + entry * C : nullptr;
   // The rank that holds token 0 adds the positions.
-  const T* const position = Positions && first == 0 ? positions + row % period * C : nullptr;
+  const T* const position = Positions && first == 0 ? positions + rows.at(row) * C : nullptr;
   if (!vocabulary.state && row + kRowsAhead < gridDim.x) fetch_row(table + int64_t(tokens[row + kRowsAhead]) * C, C);
   if (from && position) {
     each<Block, V>(0, C, [=](auto width, int64_t i) {
@@ -80,12 +87,17 @@ template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
 }
 
 template <int Block, int V, class T> __global__ void __launch_bounds__(Block)
-    position_backward_kernel(float* __restrict__ dpositions, const T* __restrict__ dy, int64_t rows, int64_t period,
-                             int64_t C) {
-  const int64_t position = blockIdx.x, column = (int64_t(blockIdx.y) * Block + threadIdx.x) * V;
-  if (column >= C || position >= rows) return;
-  add_rows<V>(dpositions + position * C, dy, (rows - position + period - 1) / period, column, C,
-              [=](int64_t n) { return position + n * period; });
+    position_backward_kernel(float* __restrict__ dpositions, const T* __restrict__ dy, int64_t rows,
+                             PositionRows positions, int64_t C) {
+  const int64_t first = blockIdx.x, period = positions.period, column = (int64_t(blockIdx.y) * Block + threadIdx.x) * V;
+  if (column >= C || first >= rows) return;
+  add_rows<V>(dpositions + positions.at(first) * C, dy, (rows - first + period - 1) / period, column, C,
+              [=](int64_t n) { return first + n * period; });
+}
+
+static PositionRows position_rows(const Op& op, int index, const Tensor& positions) {
+  if (!op.has(index)) return {nullptr, positions.dim[0]};
+  return {op[index].data<int32_t>(), op[index].dim[0]};
 }
 
 static void launch_embedding_forward(const Op& op, const LaunchContext& context) {
@@ -96,9 +108,10 @@ static void launch_embedding_forward(const Op& op, const LaunchContext& context)
     constexpr int B = kBlock<128>, V = kVector<T, 64>;
     T *y = op[0].data<T>(), *table = op[2].data<T>(), *positions = op.has(3) ? op[3].data<T>() : nullptr;
     const Vocabulary vocabulary{op.has(4) ? op[4].data<StepState>() : nullptr, op[2].dim[0]};
+    const PositionRows of_rows = position_rows(op, 5, op[3]);
     const auto go = [&](auto kernel) {
-      launch(context, dim3(unsigned(rows)), dim3(B), 0, kernel, y, op[1].data<int32_t>(), table, positions,
-             op[3].dim[0], C, vocabulary);
+      launch(context, dim3(unsigned(rows)), dim3(B), 0, kernel, y, op[1].data<int32_t>(), table, positions, of_rows, C,
+             vocabulary);
     };
     const bool vectors = kIsHost || (C % V == 0 && wide(y, table, positions));
     if (positions)
@@ -121,9 +134,10 @@ static void launch_embedding_backward(const Op& op, const LaunchContext& context
       const unsigned tiles = unsigned(ceil_div(C, B * W));
       launch(context, dim3(unsigned(ceil_div(rows, kPlaces)), tiles), dim3(B), 0, &embedding_backward_kernel<B, W, T>,
              op[0].data<float>(), dy, op[3].data<int32_t>(), op[4].data<int32_t>(), rows, C, vocabulary);
-      if (op.has(1))
-        launch(context, dim3(unsigned(op[1].dim[0]), tiles), dim3(B), 0, &position_backward_kernel<B, W, T>,
-               op[1].data<float>(), dy, rows, op[1].dim[0], C);
+      if (!op.has(1)) return;
+      const PositionRows positions = position_rows(op, 6, op[1]);
+      launch(context, dim3(unsigned(positions.period), tiles), dim3(B), 0, &position_backward_kernel<B, W, T>,
+             op[1].data<float>(), dy, rows, positions, C);
     };
     kIsHost || (C % V == 0 && wide(dy)) ? go(Width<V>{}) : go(Width<1>{});
   });

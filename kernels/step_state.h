@@ -14,7 +14,7 @@ struct StepState {
   float moment2_scale = 1; ///< 1 / (1 - beta2^step)
   int32_t tensor_rank = 0; ///< this rank's place in its tensor-parallel group
   int32_t shard_rank = 0;  ///< and among the ranks over which a ZeRO stage shards: so that all ranks issue the same
-  int32_t reserved = 0;
+  int32_t context_rank = 0; ///< and among those that share the positions of a sequence
 };
 
 /// f32[kStepScalars] on the device, summed over a step and over all ranks.

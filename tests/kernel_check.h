@@ -51,8 +51,9 @@ public:
     return t;
   }
 
-  /// Runs the operation; what it does not write, around its operands and in them, must be as it was.
-  void run(const Op& op) {
+  /// Runs the operation; what it does not write, around its operands and in them, must be as it was, but for all of
+  /// `changed`, of which it may write a part.
+  void run(const Op& op, const Tensor* changed = nullptr) {
     const bool library = op.kind->name == std::string("copy");
     kinds().insert(op.kind);
     if (emulated() && !library) REQUIRE((find_launch(*op.kind, Target::Kind::cuda) != find_launch(*op.kind, {})));
@@ -60,7 +61,7 @@ public:
     for (Placed& p : placed_) {
       const std::vector<uint8_t> before = p.bytes;
       device_->read(p.raw, p.bytes.data());
-      bool written = false;
+      bool written = changed && changed->address == p.tensor.address;
       for (int i = 0; i < op.operand_count; ++i)
         written = written || (op.has(i) && op[i].address == p.tensor.address && op.operands[i].access != Access::read);
       std::vector<uint8_t> kept = before;

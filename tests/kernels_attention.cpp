@@ -300,7 +300,7 @@ TEST_CASE("attention: described for a GPU") {
   CHECK(pairs(3) == 1 + 2 + 3 * 6);
   CHECK(pairs(8) == 36);
   CHECK(pairs(100) == 36);
-  CHECK(backward.kind->describe(gpu, backward).scratch == (2 * 4 * 3 * 64 + 2) * 4);
+  CHECK(backward.kind->describe(gpu, backward).scratch == (2 * 4 * 4 * 64 + 2 * 2) * 4);
 }
 
 TEST_SUITE_END();

@@ -64,6 +64,28 @@ TEST_CASE("embedding: forward and backward, with and without positions") {
         });
 }
 
+TEST_CASE("embedding: the positions that an index names") {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
+    for (const int64_t C : {3, 64, 127})
+      three_ways([&](KernelCheck& k) {
+        const int64_t N = 10, V = 7, T = 9, P = 4;
+        const Ints tokens = some_tokens(N, V), index{1, 8, 0, 5};
+        Ints position;
+        for (int64_t n = 0; n < N; ++n) position.push_back(index[size_t(n % P)]);
+        const Vec table = numbers(dtype, V * C, 1), positions = numbers(dtype, T * C, 2), dy = numbers(dtype, N * C, 3);
+        const Tensor t = k.in({N}, tokens), order = k.in({N}, order_of(tokens)), at = k.in({P}, index),
+                     y = k.out(dtype, {N, C}), dyt = k.in(dtype, {N, C}, dy),
+                     dtable = k.in(Dtype::f32, {V, C}, Vec(size_t(V * C), 0)),
+                     dpositions = k.in(Dtype::f32, {T, C}, Vec(size_t(T * C), 0));
+        k.run(embedding_forward(y, t, k.in(dtype, {V, C}, table), k.in(dtype, {T, C}, positions), {}, at));
+        check_close("y", k.read(y), oracle::embedding(table, positions, tokens, position, int(C)), dtype);
+        k.run(embedding_backward(dtable, dpositions, dyt, t, order, {}, at));
+        const oracle::EmbeddingGrad grad = oracle::embedding_backward(dy, tokens, position, int(V), int(T));
+        check_close("dtable", k.read(dtable), grad.dtable, Dtype::f32);
+        check_close("dpositions", k.read(dpositions), grad.dposition_table, Dtype::f32);
+      });
+}
+
 TEST_CASE("embedding: parts of a vocabulary on several ranks add up to the whole") {
   const int64_t N = 67, V = 37, ranks = 4, part = (V + ranks - 1) / ranks, T = 20;
   for (const int64_t C : {3, 64, 130})
@@ -113,6 +135,7 @@ TEST_CASE("embedding: operands that do not fit are refused") {
   CHECK(has(error_of([&] { embedding_forward(y, t, table, wide); }), "positions are f32[9, 4]"));
   CHECK(has(error_of([&] { embedding_backward(table, {}, y, t, few); }), "order is i32[3]"));
   CHECK(has(error_of([&] { embedding_backward(narrow, {}, y, t, t); }), "is bf16[9, 3]"));
+  CHECK(has(error_of([&] { embedding_forward(y, t, table, {}, {}, t); }), "index is i32["));
 }
 
 TEST_SUITE_END();

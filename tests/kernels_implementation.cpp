@@ -44,22 +44,23 @@ struct Seen {
   bool backward_rows_are_probabilities = false;
 } seen;
 void launch_same_forward(const Op& op, const LaunchContext& context) {
-  const int32_t* start = op[3].data<int32_t>();
+  const int32_t* start = op[4].data<int32_t>();
   seen.forward_documents =
-      std::count_if(start + 1, start + op[3].size(), [&](const int32_t& s) { return s != (&s)[-1]; }) + 1;
+      std::count_if(start + 1, start + op[4].size(), [&](const int32_t& s) { return s != (&s)[-1]; }) + 1;
   find_launch(*op.kind, Target::Kind::cpu, kReference)(op, context);
 }
 void launch_same_backward(const Op& op, const LaunchContext& context) {
   // The sum of exponentials of the first position, which sees itself alone, is that of its own score.
-  const float *q = op[4].data<float>(), *k = q + 2 * 16;
+  const float *q = op[5].data<float>(), *k = op[6].data<float>();
   const double score = std::inner_product(q, q + 16, k, 0.0) * 0.25;
-  seen.backward_rows_are_probabilities = std::abs(op[3].data<float>()[0] - score) < 1e-5;
+  seen.backward_rows_are_probabilities = std::abs(op[4].data<float>()[0] - score) < 1e-5;
   find_launch(*op.kind, Target::Kind::cpu, kReference)(op, context);
 }
 void launch_no_documents(const Op& op, const LaunchContext& context) {
-  const std::vector<int32_t> zeros(size_t(op[op.operand_count - 1].size()), 0);
+  const size_t starts = size_t(op.operand_count - 2); // the state is last
+  const std::vector<int32_t> zeros(size_t(op[int(starts)].size()), 0);
   Op whole = op;
-  whole.operands[size_t(op.operand_count - 1)].tensor.address = uint64_t(zeros.data());
+  whole.operands[starts].tensor.address = uint64_t(zeros.data());
   find_launch(*op.kind, Target::Kind::cpu, kReference)(whole, context);
 }
 const LaunchRegistration attentions[] = {{"host", "attention_forward", launch_same_forward, "test_same"},

@@ -92,11 +92,11 @@ void finish(Graph& g, cudnnHandle_t handle, const Op& op, int64_t planned) {
 
 void build_forward(Graph& g, const Op& op, const AttentionAttributes& a) {
   begin(g.graph);
-  const int64_t pitch = op[2].stride[0];
+  const int64_t keys = op[3].stride[0];
   auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
   mask(options, a);
-  const auto q = g.graph.tensor(rows(a, kQ, a.heads, pitch)), k = g.graph.tensor(rows(a, kK, a.kv_heads, pitch)),
-             v = g.graph.tensor(rows(a, kV, a.kv_heads, pitch));
+  const auto q = g.graph.tensor(rows(a, kQ, a.heads, op[2].stride[0])),
+             k = g.graph.tensor(rows(a, kK, a.kv_heads, keys)), v = g.graph.tensor(rows(a, kV, a.kv_heads, keys));
   const auto [out, lse] = g.graph.sdpa(q, k, v, options);
   output(out, rows(a, kOut, a.heads, op[0].stride[0]));
   output(lse, lse_of(a));
@@ -104,15 +104,15 @@ void build_forward(Graph& g, const Op& op, const AttentionAttributes& a) {
 
 void build_backward(Graph& g, const Op& op, const AttentionAttributes& a) {
   begin(g.graph);
-  const int64_t pitch = op[4].stride[0], gradient = op[0].stride[0];
+  const int64_t keys = op[6].stride[0], gradient = op[1].stride[0];
   auto options = fe::graph::SDPA_backward_attributes().set_name("attention backward").set_deterministic_algorithm(true);
   mask(options, a);
-  const auto q = g.graph.tensor(rows(a, kQ, a.heads, pitch)), k = g.graph.tensor(rows(a, kK, a.kv_heads, pitch)),
-             v = g.graph.tensor(rows(a, kV, a.kv_heads, pitch)),
-             out = g.graph.tensor(rows(a, kOut, a.heads, op[2].stride[0])),
-             dout = g.graph.tensor(rows(a, kDout, a.heads, op[1].stride[0])), lse = g.graph.tensor(lse_of(a));
+  const auto q = g.graph.tensor(rows(a, kQ, a.heads, op[5].stride[0])),
+             k = g.graph.tensor(rows(a, kK, a.kv_heads, keys)), v = g.graph.tensor(rows(a, kV, a.kv_heads, keys)),
+             out = g.graph.tensor(rows(a, kOut, a.heads, op[3].stride[0])),
+             dout = g.graph.tensor(rows(a, kDout, a.heads, op[2].stride[0])), lse = g.graph.tensor(lse_of(a));
   const auto [dq, dk, dv] = g.graph.sdpa_backward(q, k, v, out, dout, lse, options);
-  output(dq, rows(a, kDq, a.heads, gradient));
+  output(dq, rows(a, kDq, a.heads, op[0].stride[0]));
   output(dk, rows(a, kDk, a.kv_heads, gradient));
   output(dv, rows(a, kDv, a.kv_heads, gradient));
 }
@@ -134,10 +134,8 @@ Graph& graph_of(const Op& op, cudnnHandle_t handle, int64_t planned,
   return *graph;
 }
 
-/// Queries, keys or values in packed rows.
-void* part(const Tensor& packed, const AttentionAttributes& a, int64_t first_head) {
-  return packed.data<bf16>() + first_head * a.head_width;
-}
+/// Values, or their gradients, behind the keys.
+void* values(const Tensor& kv, const AttentionAttributes& a) { return kv.data<bf16>() + a.kv_heads * a.head_width; }
 
 void run(const Op& op, const LaunchContext& context, std::unordered_map<int64_t, void*> pointers,
          void (*build)(Graph&, const Op&, const AttentionAttributes&)) {
@@ -153,9 +151,9 @@ void launch_forward(const Op& op, const LaunchContext& context) {
   const auto a = op.get<AttentionAttributes>();
   if (op[0].size() == 0) return;
   run(op, context,
-      {{kQ, part(op[2], a, 0)},
-       {kK, part(op[2], a, a.heads)},
-       {kV, part(op[2], a, a.heads + a.kv_heads)},
+      {{kQ, op[2].data<void>()},
+       {kK, op[3].data<void>()},
+       {kV, values(op[3], a)},
        {kOut, op[0].data<void>()},
        {kLse, op[1].data<void>()}},
       build_forward);
@@ -165,15 +163,15 @@ void launch_backward(const Op& op, const LaunchContext& context) {
   const auto a = op.get<AttentionAttributes>();
   if (op[0].size() == 0) return;
   run(op, context,
-      {{kQ, part(op[4], a, 0)},
-       {kK, part(op[4], a, a.heads)},
-       {kV, part(op[4], a, a.heads + a.kv_heads)},
-       {kOut, op[2].data<void>()},
-       {kDout, op[1].data<void>()},
-       {kLse, op[3].data<void>()},
-       {kDq, part(op[0], a, 0)},
-       {kDk, part(op[0], a, a.heads)},
-       {kDv, part(op[0], a, a.heads + a.kv_heads)}},
+      {{kQ, op[5].data<void>()},
+       {kK, op[6].data<void>()},
+       {kV, values(op[6], a)},
+       {kOut, op[3].data<void>()},
+       {kDout, op[2].data<void>()},
+       {kLse, op[4].data<void>()},
+       {kDq, op[0].data<void>()},
+       {kDk, op[1].data<void>()},
+       {kDv, values(op[1], a)}},
       build_backward);
 }
 

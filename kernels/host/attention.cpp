@@ -32,35 +32,40 @@ SIMT_FN int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /// Where a tile of queries stands, and which keys each of its queries sees.
 struct Queries {
-  int64_t first, count, first_key, last_start; ///< last_start: the largest start in the tile
-  alignas(64) int32_t start[kQ];               ///< first key; beyond the sequence INT_MAX: nothing is seen
-  alignas(64) int32_t position[kQ];
-  Queries(const int32_t* document_start, int64_t at, const AttentionAttributes& shape)
-      : first(at), count(least(kQ, shape.sequence - at)) {
-    first_key = INT_MAX;
-    last_start = 0;
+  int64_t first, count;
+  int64_t first_key = INT_MAX, end = 0;        ///< of the keys that any of them sees
+  int64_t first_end = INT_MAX, last_start = 0; ///< between these all see all
+  bool own;                                    ///< are the keys at the same positions?
+  alignas(64) int32_t start[kQ], last[kQ];     ///< keys; beyond the sequence nothing is seen
+  Queries(const int32_t* document_start, int64_t at, const AttentionAttributes& shape, const AttentionContext& context)
+      : first(at), count(least(kQ, shape.sequence - at)), own(context.is_own()) {
     for (int64_t q = 0; q < kQ; ++q) {
-      position[q] = int32_t(at + q);
-      start[q] = q < count ? attention_first_key(document_start[at + q], position[q], shape.window) : INT_MAX;
-      first_key = least(first_key, start[q]);
-      last_start = most(last_start, start[q]);
+      const AttentionKeys keys = q < count
+                                     ? attention_keys(context, document_start[at + q], int32_t(at + q), shape.window)
+                                     : AttentionKeys{INT_MAX, -1};
+      start[q] = keys.first;
+      last[q] = keys.last;
+      last_start = most(last_start, keys.first);
+      first_end = least(first_end, keys.last + 1);
+      if (keys.first > keys.last) continue;
+      first_key = least(first_key, keys.first);
+      end = most(end, keys.last + 1);
     }
   }
   int64_t begin() const { return first_key / kK * kK; }
-  int64_t end() const { return first + count; }
   /// Is some pair of these keys and the tile's queries not to be seen?
-  bool masks(int64_t key, int64_t keys) const { return key + keys - 1 > first || key < last_start; }
+  bool masks(int64_t key, int64_t keys) const { return key + keys > first_end || key < last_start; }
 };
 
 /// Which queries of the `index`th vector see the key.
 SIMT_FN Integers sees(const Queries& t, int64_t index, int64_t key) {
-  return (integers(t.start, index) <= int32_t(key)) & (integers(t.position, index) >= int32_t(key));
+  return (integers(t.start, index) <= int32_t(key)) & (integers(t.last, index) >= int32_t(key));
 }
 
 // On the diagonal, where a tile of keys lies at the same positions as the tile of queries, products leave out most of
 // what the mask would clear: by steps of so many positions.
 constexpr int64_t kStep = kAttentionPadding;
-SIMT_FN int64_t step_of(const Queries& t, int64_t key) { return key == t.first ? kStep : kQ; }
+SIMT_FN int64_t step_of(const Queries& t, int64_t key) { return t.own && key == t.first ? kStep : kQ; }
 
 /// s[keys, kQ] = x[keys, W] y[W, kQ].
 void multiply_scores(float* s, const float* x, float* y, const Queries& t, int64_t key, int64_t keys, int64_t W) {
@@ -91,17 +96,19 @@ void sum_over_queries(float* sum, const float* s, float* x, const Queries& t, in
 /// Everything that is read and written, and the shape.
 template <class T> struct Arguments {
   AttentionAttributes shape;
+  AttentionContext context;
   int64_t W; ///< D, padded
-  const T* qkv;
+  const T *q, *kv;
   T* out;
   float* lse;
   const int32_t* start;
   const T* dout;
-  T* dqkv;
-  int64_t qkv_pitch, out_pitch, dout_pitch, dqkv_pitch;
+  T *dq, *dkv;
+  int64_t q_pitch, kv_pitch, out_pitch, dout_pitch, dq_pitch, dkv_pitch;
   bool pairs; ///< are s and dp products of pairs of bf16?
-  const T* in(int64_t row, int64_t head) const { return qkv + row * qkv_pitch + head * shape.head_width; }
-  T* gradient(int64_t row, int64_t head) const { return dqkv + row * dqkv_pitch + head * shape.head_width; }
+  const T* query(int64_t row, int64_t head) const { return q + row * q_pitch + head * shape.head_width; }
+  /// Of a key/value head; values have the heads behind those of keys.
+  const T* key(int64_t row, int64_t head) const { return kv + row * kv_pitch + head * shape.head_width; }
   float* lse_of(int64_t b, int64_t h, int64_t t) const { return lse + (b * shape.heads + h) * shape.sequence + t; }
 };
 
@@ -150,10 +157,10 @@ const int32_t* words(const float* at) { return reinterpret_cast<const int32_t*>(
 
 /// A whole sequence of a head's keys or values as f32, for all tiles of the group.
 template <class T> void load_keys(const Arguments<T>& a, int64_t row, int64_t head, float* to) {
-  widen(to, a.shape.sequence, a.W, a.in(row, head), a.qkv_pitch, a.shape.sequence, a.shape.head_width);
+  widen(to, a.shape.sequence, a.W, a.key(row, head), a.kv_pitch, a.shape.sequence, a.shape.head_width);
 }
 template <class T> void load_pairs(const Arguments<T>& a, int64_t row, int64_t head, float* to) {
-  pairs_of(words(to), a.shape.sequence, a.W, a.in(row, head), a.qkv_pitch, a.shape.sequence, a.shape.head_width);
+  pairs_of(words(to), a.shape.sequence, a.W, a.key(row, head), a.kv_pitch, a.shape.sequence, a.shape.head_width);
 }
 
 /// x *= factor, for all of count floats.
@@ -168,17 +175,17 @@ template <class T> void forward_tile(const Arguments<T>& a, int64_t b, int64_t h
   float* const o = q + kQ * W;
   float* const s = o + kQ * W;
   if (a.pairs) {
-    pairs_of(words(o), kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
+    pairs_of(words(o), kQ, W, a.query(row, h), a.q_pitch, t.count, D);
     transpose(q, o, kQ, W / 2);
   } else {
-    widen(o, kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
+    widen(o, kQ, W, a.query(row, h), a.q_pitch, t.count, D);
     transpose(q, o, kQ, W);
     scale(q, a.shape.scale * kLog2E, kQ * W);
   }
   memset(o, 0, size_t(kQ * W) * sizeof(float));
   Softmax softmax;
-  for (int64_t key = t.begin(); key < t.end(); key += kK) {
-    const int64_t keys = least(kK, t.end() - key);
+  for (int64_t key = t.begin(); key < t.end; key += kK) {
+    const int64_t keys = least(kK, t.end - key);
     if (a.pairs)
       multiply_scores(s, words(k) + key * W / 2, words(q), t, key, keys, W, a.shape.scale * kLog2E);
     else
@@ -203,13 +210,14 @@ template <class T> void forward_group(const Arguments<T>& a, int64_t unit, float
   const int64_t b = unit / shape.kv_heads, g = unit % shape.kv_heads, group = shape.heads / shape.kv_heads;
   const int64_t row = b * shape.sequence, size = shape.sequence * a.W;
   if (a.pairs)
-    load_pairs(a, row, shape.heads + g, scratch);
+    load_pairs(a, row, g, scratch);
   else
-    load_keys(a, row, shape.heads + g, scratch);
-  load_keys(a, row, shape.heads + shape.kv_heads + g, scratch + size);
+    load_keys(a, row, g, scratch);
+  load_keys(a, row, shape.kv_heads + g, scratch + size);
   for (int64_t h = g * group; h < (g + 1) * group; ++h)
     for (int64_t first = 0; first < shape.sequence; first += kQ)
-      forward_tile(a, b, h, Queries(a.start + row, first, shape), scratch, scratch + size, scratch + 2 * size);
+      forward_tile(a, b, h, Queries(a.start + row, first, shape, a.context), scratch, scratch + size,
+                   scratch + 2 * size);
 }
 
 /// The parts of a thread's scratch in the backward pass.
@@ -249,11 +257,11 @@ template <bool Masked> void differentiate(Tiles& x, int64_t keys, int64_t key, c
 
 template <class T> void load_queries(const Arguments<T>& a, int64_t b, int64_t h, const Queries& t, Tiles& x) {
   const int64_t W = a.W, D = a.shape.head_width, row = b * a.shape.sequence + t.first;
-  widen(x.q_rows, kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
+  widen(x.q_rows, kQ, W, a.query(row, h), a.q_pitch, t.count, D);
   widen(x.dout_rows, kQ, W, a.dout + row * a.dout_pitch + h * D, a.dout_pitch, t.count, D);
   scale(x.q_rows, a.shape.scale, kQ * W);
   if (a.pairs) {
-    pairs_of(words(x.dq), kQ, W, a.in(row, h), a.qkv_pitch, t.count, D);
+    pairs_of(words(x.dq), kQ, W, a.query(row, h), a.q_pitch, t.count, D);
     transpose(x.q, x.dq, kQ, W / 2);
     pairs_of(words(x.dq), kQ, W, a.dout + row * a.dout_pitch + h * D, a.dout_pitch, t.count, D);
     transpose(x.dout, x.dq, kQ, W / 2);
@@ -274,8 +282,8 @@ template <class T> void backward_tile(const Arguments<T>& a, int64_t b, int64_t 
   const int64_t W = a.W;
   load_queries(a, b, h, t, x);
   memset(x.dq, 0, size_t(kQ * W) * sizeof(float));
-  for (int64_t key = t.begin(); key < t.end(); key += kK) {
-    const int64_t keys = least(kK, t.end() - key), at = key * W;
+  for (int64_t key = t.begin(); key < t.end; key += kK) {
+    const int64_t keys = least(kK, t.end - key), at = key * W;
     if (a.pairs) {
       multiply_scores(x.p, words(x.k_pairs()) + at / 2, words(x.q), t, key, keys, W, a.shape.scale * kLog2E);
       multiply_scores(x.dp, words(x.v) + at / 2, words(x.dout), t, key, keys, W, 1.0f);
@@ -294,7 +302,8 @@ template <class T> void backward_tile(const Arguments<T>& a, int64_t b, int64_t 
   transpose(x.q, x.dq, W, kQ);
   float factor[kQ];
   for (int i = 0; i < kQ; ++i) factor[i] = a.shape.scale;
-  narrow(a.gradient(b * a.shape.sequence + t.first, h), a.dqkv_pitch, x.q, W, factor, t.count, a.shape.head_width);
+  T* const dq = a.dq + (b * a.shape.sequence + t.first) * a.dq_pitch + h * a.shape.head_width;
+  narrow(dq, a.dq_pitch, x.q, W, factor, t.count, a.shape.head_width);
 }
 
 template <class T> void backward_group(const Arguments<T>& a, int64_t unit, float* scratch) {
@@ -302,20 +311,20 @@ template <class T> void backward_group(const Arguments<T>& a, int64_t unit, floa
   const int64_t b = unit / shape.kv_heads, g = unit % shape.kv_heads, group = shape.heads / shape.kv_heads;
   const int64_t row = b * shape.sequence, D = shape.head_width;
   Tiles x(scratch, shape.sequence * a.W, kQ * a.W);
-  load_keys(a, row, shape.heads + g, x.k);
+  load_keys(a, row, g, x.k);
   if (a.pairs) {
-    load_pairs(a, row, shape.heads + shape.kv_heads + g, x.v);
-    load_pairs(a, row, shape.heads + g, x.k_pairs());
+    load_pairs(a, row, shape.kv_heads + g, x.v);
+    load_pairs(a, row, g, x.k_pairs());
   } else {
-    load_keys(a, row, shape.heads + shape.kv_heads + g, x.v);
+    load_keys(a, row, shape.kv_heads + g, x.v);
   }
   memset(x.dk, 0, 2 * size_t(shape.sequence * a.W) * sizeof(float)); // and dv behind it
   for (int64_t h = g * group; h < (g + 1) * group; ++h)
     for (int64_t first = 0; first < shape.sequence; first += kQ)
-      backward_tile(a, b, h, Queries(a.start + row, first, shape), x);
+      backward_tile(a, b, h, Queries(a.start + row, first, shape, a.context), x);
   for (int64_t i = 0; i < shape.sequence; ++i) {
-    T* const dk = a.gradient(row + i, shape.heads + g);
-    T* const dv = a.gradient(row + i, shape.heads + shape.kv_heads + g);
+    T* const dk = a.dkv + (row + i) * a.dkv_pitch + g * D;
+    T* const dv = dk + shape.kv_heads * D;
     for (int64_t d = 0; d < D; ++d) dk[d] = to<T>(x.dk[i * a.W + d]);
     for (int64_t d = 0; d < D; ++d) dv[d] = to<T>(x.dv[i * a.W + d]);
   }
@@ -335,39 +344,45 @@ template <class T> void run_groups(const Arguments<T>& a, const LaunchContext& c
   }
 }
 
-template <class T> Arguments<T> arguments(const AttentionAttributes& shape, const Tensor& qkv, const Tensor& out,
-                                          const Tensor& lse, const Tensor& start) {
+/// Of the operands that both passes have, from `q` on in the same order.
+template <class T> Arguments<T> arguments(const Op& op, const Tensor& out, const Tensor& lse, int q) {
+  const auto shape = op.get<AttentionAttributes>();
+  const auto* const state = op.has(q + 3) ? op[q + 3].data<StepState>() : nullptr;
   Arguments<T> a{};
   a.shape = shape;
+  a.context = {state, shape.ring_ranks, shape.ring_step, shape.sequence};
   a.W = attention_padded_width(shape);
-  a.qkv = qkv.data<T>();
+  a.q = op[q].data<T>();
+  a.kv = op[q + 1].data<T>();
   a.out = out.data<T>();
   a.lse = lse.data<float>();
-  a.start = start.data<int32_t>();
-  a.qkv_pitch = qkv.stride[0];
+  a.start = op[q + 2].data<int32_t>();
+  a.q_pitch = op[q].stride[0];
+  a.kv_pitch = op[q + 1].stride[0];
   a.out_pitch = out.stride[0];
   a.pairs = sizeof(T) == 2 && a.W % (2 * kLanes) == 0 && multiplies_pairs();
   return a;
 }
 
 void launch_attention_forward(const Op& op, const LaunchContext& context) {
-  if (op[2].size() == 0) return;
-  with_float_type(op[2].dtype, [&](auto element) {
+  if (op[0].size() == 0) return;
+  with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);
-    run_groups<T>(arguments<T>(op.get<AttentionAttributes>(), op[2], op[0], op[1], op[3]), context, false,
-                  &forward_group<T>);
+    run_groups<T>(arguments<T>(op, op[0], op[1], 2), context, false, &forward_group<T>);
   });
 }
 
 void launch_attention_backward(const Op& op, const LaunchContext& context) {
-  if (op[4].size() == 0) return;
-  with_float_type(op[4].dtype, [&](auto element) {
+  if (op[0].size() == 0) return;
+  with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);
-    Arguments<T> a = arguments<T>(op.get<AttentionAttributes>(), op[4], op[2], op[3], op[5]);
-    a.dqkv = op[0].data<T>();
-    a.dout = op[1].data<T>();
-    a.dqkv_pitch = op[0].stride[0];
-    a.dout_pitch = op[1].stride[0];
+    Arguments<T> a = arguments<T>(op, op[3], op[4], 5);
+    a.dq = op[0].data<T>();
+    a.dkv = op[1].data<T>();
+    a.dout = op[2].data<T>();
+    a.dq_pitch = op[0].stride[0];
+    a.dkv_pitch = op[1].stride[0];
+    a.dout_pitch = op[2].stride[0];
     run_groups<T>(a, context, true, &backward_group<T>);
   });
 }
