@@ -18,6 +18,7 @@ Description describe_transfer(const Target&, const Op& op) {
 
 const OpKind kAllGather{"all_gather", describe_exchange};
 const OpKind kAllToAll{"all_to_all", describe_exchange};
+const OpKind kShift{"shift", describe_transfer};
 const OpKind kSend{"send", describe_transfer};
 const OpKind kReceive{"receive", describe_transfer};
 
@@ -28,13 +29,16 @@ const Collectives::Issued& issued_of(const Op& op) { return *static_cast<const C
 Collectives::Call& call_of(const Op& op) { return *issued_of(op).call; }
 Origin origin_of(const Op& op) { return {op.get<CollectiveAttributes>().sequence, &op[0], &issued_of(op).place}; }
 
-/// Transport::all_gather or all_to_all.
+/// How many pieces come out: one of each rank, or one.
+int64_t pieces_of(const Op& op) { return op.kind == &kShift ? 1 : call_of(op).group.size(); }
+
+/// Transport::all_gather, all_to_all or shift.
 using Exchange = void (Transport::*)(const void* mine, void* all, int64_t bytes_each, const Group& group,
                                      const Origin&);
 
 template <Exchange exchange> void on_host(const Op& op, const LaunchContext&) {
   Collectives::Call& call = call_of(op);
-  const int64_t bytes_each = op[0].bytes() / call.group.size();
+  const int64_t bytes_each = op[0].bytes() / pieces_of(op);
   (call.transport->*exchange)(op[1].data<std::byte>(), op[0].data<std::byte>(), bytes_each, call.group, origin_of(op));
 }
 
@@ -42,7 +46,7 @@ template <Exchange exchange> void on_host(const Op& op, const LaunchContext&) {
 /// time.
 template <Exchange exchange> void staged(const Op& op, const LaunchContext&) {
   Collectives::Call& call = call_of(op);
-  const int64_t size = call.group.size(), bytes = op[0].bytes() / size, part = std::max<int64_t>(kStage / size, 1);
+  const int64_t size = pieces_of(op), bytes = op[0].bytes() / size, part = std::max<int64_t>(kStage / size, 1);
   call.sent.resize(size_t(size * part));
   call.received.resize(size_t(size * part));
   for (int64_t at = 0; at < bytes; at += part) {
@@ -92,7 +96,7 @@ template <auto enqueue, LaunchFn staged> void by_nccl(const Op& op, const Launch
   Nccl* nccl = call.transport->nccl();
   if (!nccl) return staged(op, context);
   const int64_t sequence = op.get<CollectiveAttributes>().sequence;
-  if constexpr (std::is_same_v<decltype(enqueue), decltype(&Nccl::all_gather)>)
+  if constexpr (std::is_same_v<decltype(enqueue), decltype(&Nccl::all_gather)>) // all_to_all and shift are alike
     (nccl->*enqueue)(op[0], op[1], call.group, sequence, context.native_stream);
   else
     (nccl->*enqueue)(op[0], call.group, sequence, context.native_stream);
@@ -101,8 +105,10 @@ template <auto enqueue, LaunchFn staged> void by_nccl(const Op& op, const Launch
 const LaunchRegistration kRegistrations[] = {
     {"host", "all_gather", on_host<&Transport::all_gather>},
     {"host", "all_to_all", on_host<&Transport::all_to_all>},
+    {"host", "shift", on_host<&Transport::shift>},
     {"host", "send", send_on_host},
     {"host", "receive", receive_on_host},
+    {"cuda", "shift", by_nccl<&Nccl::shift, staged<&Transport::shift>>},
     {"cuda", "send", by_nccl<&Nccl::send, send_staged>},
     {"cuda", "receive", by_nccl<&Nccl::receive, receive_staged>},
     {"cuda", "all_gather", by_nccl<&Nccl::all_gather, staged<&Transport::all_gather>>},
@@ -113,7 +119,7 @@ const LaunchRegistration kRegistrations[] = {
 bool is_send(const OpKind& kind) { return &kind == &kSend; }
 bool is_receive(const OpKind& kind) { return &kind == &kReceive; }
 bool is_collective(const OpKind& kind) {
-  return &kind == &kAllGather || &kind == &kAllToAll || is_send(kind) || is_receive(kind);
+  return &kind == &kAllGather || &kind == &kAllToAll || &kind == &kShift || is_send(kind) || is_receive(kind);
 }
 
 Collectives::Collectives(Device& device, Transport& transport, const Group& group, StreamId stream)
@@ -182,6 +188,12 @@ void Collectives::all_to_all(const Tensor& out, const Tensor& in, const Place& p
   issue(kAllToAll, out, in, place);
 }
 
+void Collectives::shift(const Tensor& out, const Tensor& in, const Place& place) {
+  ENSURE(out.dense() && in.dense() && out.dtype == in.dtype && out.size() == in.size(), "shift of ", in.describe(),
+         " into ", out.describe());
+  issue(kShift, out, in, place);
+}
+
 void Collectives::reduce_scatter(const Tensor& out, const Tensor& in, bool accumulate, const Place& place) {
   ENSURE(in.size() == out.size() * size(), "reduce_scatter of ", in.describe(), " into ", out.describe(), " over ",
          size(), " ranks");
@@ -206,9 +218,10 @@ void Collectives::all_reduce(const Tensor& t, const Place& place) {
 
 Collectives& Groups::along(Axes axes) {
   auto& known = known_[axes.bits()];
-  const StreamId stream = axes.is_link()                             ? StreamId::pipeline
-                          : (axes.bits() & ~kTensorAxes.bits()) == 0 ? StreamId::exchange
-                                                                     : StreamId::communication;
+  const bool inside_layers = axes.is_ring() || (axes.bits() & ~kTensorAxes.bits()) == 0;
+  const StreamId stream = axes.is_link()  ? StreamId::pipeline
+                          : inside_layers ? StreamId::exchange
+                                          : StreamId::communication;
   if (!known) known = std::make_unique<Collectives>(device_, transport_, transport_.group(mesh_, axes), stream);
   return *known;
 }

@@ -57,6 +57,8 @@ public:
                       const Place& place = Place::current());
   /// t (f32) becomes its sum over the group; for what is short, as every rank receives all.
   void all_reduce(const Tensor& t, const Place& place = Place::current());
+  /// `in` goes to the next rank of the group, `out` comes from the one before; the first follows the last.
+  void shift(const Tensor& out, const Tensor& in, const Place& place = Place::current());
 
   // Over a link, whose group is {sender, receiver}; what one sends the other receives, in order.
   void send(const Tensor& in, const Place& place = Place::current());
@@ -91,9 +93,8 @@ class Groups {
 public:
   Groups(Device& device, Transport& transport, const Mesh& mesh)
       : device_(device), transport_(transport), mesh_(mesh) {}
-  /// Those of tensor axes alone work on the exchange stream, links on the pipeline stream, all others on the
-  /// communication stream. Collective over
-  /// all ranks when first asked for.
+  /// Those of tensor axes alone and rings work on the exchange stream, links on the pipeline stream, all others on the
+  /// communication stream. Collective over all ranks when first asked for.
   Collectives& along(Axes axes);
   /// Makes all links of the axis that this rank has an end of, in an order in which no two ranks wait for each other.
   void make_links(Axis axis);

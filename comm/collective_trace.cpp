@@ -20,7 +20,7 @@ RankGrid::RankGrid(const Mesh& mesh) : rank_at_(mesh.group(Axes((uint32_t(1) << 
 }
 
 Axes RankGrid::communicator(Axes axes) const {
-  if (axes.is_link()) return axes;
+  if (axes.is_link() || axes.is_ring()) return axes;
   uint32_t bits = 0;
   for (Axis axis : outermost_first_)
     if (axes.has(axis)) bits |= Axes{axis}.bits();

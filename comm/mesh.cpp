@@ -47,7 +47,7 @@ std::string Axes::name() const {
   std::string text;
   for (int a = 0; a < kAxes; ++a)
     if (has(Axis(a))) text += concat(text.empty() ? "" : "+", name_of(Axis(a)));
-  return text;
+  return is_ring() ? "ring of " + text : text;
 }
 
 std::string MeshShape::arithmetic() const {

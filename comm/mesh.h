@@ -15,32 +15,36 @@ enum class Axis : int { pod, pp, replica, shard, cp, tp, copy };
 constexpr int kAxes = 7;
 const char* name_of(Axis axis);
 
-/// A set of axes, which names a kind of group; or a link, one direction between two neighbours of an axis, which names
-/// groups of two: {sender, receiver}.
+/// A set of axes, which names a kind of group; a ring, the ranks of one axis as they exchange inside of layers, beside
+/// what the same ranks have to sum; or a link, one direction between two neighbours of an axis, which names groups of
+/// two: {sender, receiver}.
 class Axes {
 public:
   Axes(std::initializer_list<Axis> axes) {
     for (Axis axis : axes) bits_ |= uint32_t(1) << int(axis);
   }
   explicit Axes(uint32_t bits) : bits_(bits) {}
+  static Axes ring(Axis axis) { return Axes(Axes{axis}.bits() | kRing); }
   /// Between coordinates `first` and `first` + 1 of the axis (0 behind the last): from the former to the latter, or
   /// back.
   static Axes link(Axis axis, int first, bool back) {
     return Axes(Axes{axis}.bits() | kLink | (back ? kBack : 0) | uint32_t(first) << kFirst);
   }
   bool has(Axis axis) const { return bits_ >> int(axis) & 1; }
+  bool is_ring() const { return bits_ & kRing; }
   bool is_link() const { return bits_ & kLink; }
   Axes line() const { return Axes(bits_ & (kLink - 1)); } ///< of a link: its axis
   bool back() const { return bits_ & kBack; }
   int first() const { return int(bits_ >> kFirst); }
   uint32_t bits() const { return bits_; }
-  std::string name() const; ///< "replica+shard"; "link 0 of pp, back"
+  std::string name() const; ///< "replica+shard"; "ring of cp"; "link 0 of pp, back"
 
 private:
-  static constexpr uint32_t kLink = 1 << 8, kBack = 1 << 9, kFirst = 10;
+  static constexpr uint32_t kRing = 1 << 7, kLink = 1 << 8, kBack = 1 << 9, kFirst = 10;
   uint32_t bits_ = 0;
 };
-inline const Axes kDataAxes{Axis::pod, Axis::replica, Axis::shard, Axis::cp}; ///< that part the batch
+inline const Axes kSampleAxes{Axis::pod, Axis::replica, Axis::shard};         ///< that part the samples of a batch
+inline const Axes kDataAxes{Axis::pod, Axis::replica, Axis::shard, Axis::cp}; ///< and their positions
 inline const Axes kTensorAxes{Axis::tp, Axis::copy};                          ///< that part a layer
 
 /// What a configuration asks for: sizes, and the axes from the slowest to the one whose neighbours are closest.

@@ -26,6 +26,8 @@ struct MpiApi {
   Request (*all_gather)(const void* mine, void* all, int64_t bytes_each, Communicator);
   /// Piece r of `send` goes to rank r, which keeps it as piece s, of this rank s, of `receive`.
   Request (*all_to_all)(const void* send, void* receive, int64_t bytes_each, Communicator);
+  /// `send` goes to rank `to` while `receive` comes from rank `from`.
+  Request (*shift)(const void* send, int to, void* receive, int from, int64_t bytes, Communicator);
   Request (*send)(const void* data, int64_t bytes, int to, Communicator);
   Request (*receive)(void* data, int64_t bytes, int from, Communicator);
   Request (*barrier)(Communicator);

@@ -46,7 +46,7 @@ const char* initialise() {
 }
 
 /// Starts `start(offset, count, request)` for every piece of a long buffer.
-template <class Start> MpiApi::Request in_pieces(int64_t count, Start start) {
+template <class Start> Requests* in_pieces(int64_t count, Start start) {
   auto* requests = new Requests;
   for (int64_t at = 0; at < count; at += kMostElements) {
     requests->push_back(MPI_REQUEST_NULL);
@@ -70,6 +70,17 @@ Count count_of(int64_t bytes) {
     return type;
   }();
   return {int(bytes / kBlock), block};
+}
+
+Requests* sent(const void* data, int64_t bytes, int to, MpiApi::Communicator comm) {
+  return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
+    MPI_Isend(static_cast<const char*>(data) + at, n, MPI_BYTE, to, 0, comm_of(comm), request);
+  });
+}
+Requests* received(void* data, int64_t bytes, int from, MpiApi::Communicator comm) {
+  return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
+    MPI_Irecv(static_cast<char*>(data) + at, n, MPI_BYTE, from, 0, comm_of(comm), request);
+  });
 }
 
 const MpiApi kApi{
@@ -107,21 +118,19 @@ const MpiApi kApi{
       MPI_Iallreduce(MPI_IN_PLACE, value, 1, MPI_DOUBLE, MPI_SUM, comm_of(comm), requests->data());
       return requests;
     },
-    .combine =
-        [](void* data, int64_t bytes, int root, MpiApi::Communicator comm) {
-          const bool is_root = rank_in(comm_of(comm)) == root;
-          return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
-            char* piece = static_cast<char*>(data) + at;
-            MPI_Ireduce(is_root ? MPI_IN_PLACE : piece, is_root ? piece : nullptr, n, MPI_BYTE, MPI_BOR, root,
-                        comm_of(comm), request);
-          });
-        },
-    .broadcast =
-        [](void* data, int64_t bytes, int root, MpiApi::Communicator comm) {
-          return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
-            MPI_Ibcast(static_cast<char*>(data) + at, n, MPI_BYTE, root, comm_of(comm), request);
-          });
-        },
+    .combine = [](void* data, int64_t bytes, int root, MpiApi::Communicator comm) -> MpiApi::Request {
+      const bool is_root = rank_in(comm_of(comm)) == root;
+      return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
+        char* piece = static_cast<char*>(data) + at;
+        MPI_Ireduce(is_root ? MPI_IN_PLACE : piece, is_root ? piece : nullptr, n, MPI_BYTE, MPI_BOR, root,
+                    comm_of(comm), request);
+      });
+    },
+    .broadcast = [](void* data, int64_t bytes, int root, MpiApi::Communicator comm) -> MpiApi::Request {
+      return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
+        MPI_Ibcast(static_cast<char*>(data) + at, n, MPI_BYTE, root, comm_of(comm), request);
+      });
+    },
     .all_gather = [](const void* mine, void* all, int64_t bytes_each, MpiApi::Communicator comm) -> MpiApi::Request {
       auto* requests = new Requests{MPI_REQUEST_NULL};
       const auto [count, type] = count_of(bytes_each);
@@ -136,19 +145,20 @@ const MpiApi kApi{
       MPI_Ialltoall(send, count, type, receive, count, type, comm_of(comm), requests->data());
       return requests;
     },
-    .send =
-        [](const void* data, int64_t bytes, int to, MpiApi::Communicator comm) {
-          return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
-            MPI_Isend(static_cast<const char*>(data) + at, n, MPI_BYTE, to, 0, comm_of(comm), request);
-          });
-        },
-    .receive =
-        [](void* data, int64_t bytes, int from, MpiApi::Communicator comm) {
-          return in_pieces(bytes, [&](int64_t at, int n, MPI_Request* request) {
-            MPI_Irecv(static_cast<char*>(data) + at, n, MPI_BYTE, from == MpiApi::kAny ? MPI_ANY_SOURCE : from, 0,
-                      comm_of(comm), request);
-          });
-        },
+    .shift = [](const void* send, int to, void* receive, int from, int64_t bytes,
+                MpiApi::Communicator comm) -> MpiApi::Request {
+      auto* both = received(receive, bytes, from, comm);
+      auto* sends = sent(send, bytes, to, comm);
+      both->insert(both->end(), sends->begin(), sends->end());
+      delete sends;
+      return both;
+    },
+    .send = [](const void* data, int64_t bytes, int to, MpiApi::Communicator comm) -> MpiApi::Request {
+      return sent(data, bytes, to, comm);
+    },
+    .receive = [](void* data, int64_t bytes, int from, MpiApi::Communicator comm) -> MpiApi::Request {
+      return received(data, bytes, from == MpiApi::kAny ? MPI_ANY_SOURCE : from, comm);
+    },
     .barrier = [](MpiApi::Communicator comm) -> MpiApi::Request {
       auto* requests = new Requests{MPI_REQUEST_NULL};
       MPI_Ibarrier(comm_of(comm), requests->data());

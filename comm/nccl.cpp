@@ -99,7 +99,7 @@ Nccl::~Nccl() {
 }
 
 void Nccl::join(const Group& group, const std::function<void(void* data, int64_t bytes)>& spread) {
-  if (members_.count(group.ranks())) return; // only this thread adds
+  if (members_.count(ranks_of(group))) return; // only this thread adds
   check();
   NcclApi::UniqueId id{};
   NcclApi::Result result = group.index() == 0 ? api_.get_unique_id(&id) : NcclApi::success;
@@ -112,7 +112,7 @@ void Nccl::join(const Group& group, const std::function<void(void* data, int64_t
   {
     const std::lock_guard lock(mutex_);
     throw_failure();
-    member = &members_[group.ranks()];
+    member = &members_[ranks_of(group)];
     member->group = group;
     result = api_.comm_init_rank_config(&member->handle, group.size(), id, group.index(), &config);
   }
@@ -120,7 +120,7 @@ void Nccl::join(const Group& group, const std::function<void(void* data, int64_t
 }
 
 Nccl::Member& Nccl::member_of(const Group& group) {
-  const auto found = members_.find(group.ranks());
+  const auto found = members_.find(ranks_of(group));
   ENSURE(found != members_.end(), "group ", group.describe(), " has not joined NCCL");
   return found->second;
 }
@@ -181,6 +181,19 @@ void Nccl::all_to_all(const Tensor& out, const Tensor& in, const Group& group, i
             api_.receive(out.data<std::byte>() + peer * bytes, size_t(count), type_of(in.dtype), peer, comm, stream);
     }
     const NcclApi::Result end = api_.group_end(); // also after an error, which must not leave the thread in a group
+    return result == NcclApi::success ? end : result;
+  });
+}
+
+void Nccl::shift(const Tensor& out, const Tensor& in, const Group& group, int64_t sequence, void* stream) {
+  const size_t count = size_t(in.size());
+  enqueue("shift", out, group, sequence, [&](NcclApi::Communicator comm) {
+    NcclApi::Result result = api_.group_start();
+    if (result == NcclApi::success)
+      result = api_.send(in.data<void>(), count, type_of(in.dtype), group.next(), comm, stream);
+    if (result == NcclApi::success)
+      result = api_.receive(out.data<void>(), count, type_of(out.dtype), group.previous(), comm, stream);
+    const NcclApi::Result end = api_.group_end(); // also after an error, as above
     return result == NcclApi::success ? end : result;
   });
 }

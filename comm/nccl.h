@@ -39,6 +39,7 @@ public:
   // Enqueued on the stream, not waited for; dense tensors, as in comm/collective.h. `sequence` is for sentences.
   void all_gather(const Tensor& out, const Tensor& in, const Group& group, int64_t sequence, void* stream);
   void all_to_all(const Tensor& out, const Tensor& in, const Group& group, int64_t sequence, void* stream);
+  void shift(const Tensor& out, const Tensor& in, const Group& group, int64_t sequence, void* stream);
   void send(const Tensor& in, const Group& link, int64_t sequence, void* stream);
   void receive(const Tensor& out, const Group& link, int64_t sequence, void* stream);
 
@@ -75,7 +76,9 @@ private:
   const std::chrono::milliseconds patience_;
   std::mutex mutex_; ///< of all below, and of calls that must not meet an abort
   std::condition_variable changed_;
-  std::map<std::vector<int>, Member> members_;
+  using Ranks = std::pair<bool, std::vector<int>>; ///< a ring's, or others'
+  static Ranks ranks_of(const Group& group) { return {group.axes().is_ring(), group.ranks()}; }
+  std::map<Ranks, Member> members_;
   std::string failure_; ///< empty: all is well
   bool stop_ = false;
   std::thread watch_; // last: it starts when all else is there

@@ -136,7 +136,7 @@ Group Transport::group(const Mesh& mesh, Axes axes) {
   const std::vector<int> ranks = mesh.group(axes);
   void* communicator = nullptr;
   if (mpi_ && ranks.size() > 1) {
-    void*& known = communicators_[ranks];
+    void*& known = communicators_[{axes.is_ring(), ranks}];
     const auto create = [&] {
       known = mpi_->communicator(ranks.data(), int(ranks.size()));
       return MpiApi::Request{};
@@ -236,6 +236,12 @@ void Transport::all_to_all(const void* send, void* receive, int64_t bytes_each, 
   ENSURE(group.communicator(), "group ", group.axes().name(), " has ", group.size(), " ranks but no transport");
   complete("all_to_all", &group, origin,
            [&] { return mpi_->all_to_all(send, receive, bytes_each, group.communicator()); });
+}
+
+void Transport::shift(const void* mine, void* before, int64_t bytes, const Group& group, const Origin& origin) {
+  ENSURE(group.communicator(), "group ", group.axes().name(), " has ", group.size(), " ranks but no transport");
+  complete("shift", &group, origin,
+           [&] { return mpi_->shift(mine, group.next(), before, group.previous(), bytes, group.communicator()); });
 }
 
 void Transport::send(const void* data, int64_t bytes, const Group& link, const Origin& origin) {

@@ -40,6 +40,8 @@ public:
   int size() const { return int(ranks_.size()); }
   int index() const { return index_; } ///< of this rank among them
   const std::vector<int>& ranks() const { return ranks_; }
+  int next() const { return (index_ + 1) % size(); } ///< the first follows the last
+  int previous() const { return (index_ + size() - 1) % size(); }
   void* communicator() const { return communicator_; }
   std::string describe() const; ///< "shard (ranks 0, 1, 2, 3)"
 
@@ -99,7 +101,8 @@ public:
     Transport& transport_;
   };
 
-  /// This rank's group along the axes. Collective over all ranks of the mesh; the same ranks share one communicator.
+  /// This rank's group along the axes. Collective over all ranks of the mesh; the same ranks share one communicator,
+  /// but for rings, which have others.
   Group group(const Mesh& mesh, Axes axes);
 
   // Outside of steps, over all ranks; each blocks until it is done.
@@ -114,6 +117,8 @@ public:
   // What a collective operation launches, blocking the calling thread (a stream's) only; as in mpi_api.h.
   void all_gather(const void* mine, void* all, int64_t bytes_each, const Group& group, const Origin& origin = {});
   void all_to_all(const void* send, void* receive, int64_t bytes_each, const Group& group, const Origin& origin = {});
+  /// `mine` goes to the next rank of the group, and `before` comes from the one before; the first follows the last.
+  void shift(const void* mine, void* before, int64_t bytes, const Group& group, const Origin& origin = {});
 
   // Over a link, whose group is {sender, receiver}.
   void send(const void* data, int64_t bytes, const Group& link, const Origin& origin = {});
@@ -128,7 +133,7 @@ private:
   void complete(const char* kind, const Group* group, const Origin& origin, const std::function<void*()>& start);
   int rank_ = 0, size_ = 1, local_size_ = 1, host_ = 0;
   const MpiApi* mpi_ = nullptr;
-  std::map<std::vector<int>, void*> communicators_;
+  std::map<std::pair<bool, std::vector<int>>, void*> communicators_; ///< by whether they are a ring's, and ranks
   std::unique_ptr<Nccl> nccl_;
   std::chrono::seconds timeout_{600};
   std::unique_ptr<Thread> thread_;

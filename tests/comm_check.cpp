@@ -111,6 +111,25 @@ TEST_SUITE("comm_check") {
                            "ranks 0, 1, 3 issue #0 all_gather", "matched last: none"}));
   }
 
+  TEST_CASE(
+      "planted: one rank's shift has another size; rings and sums of the same ranks are not taken for each other") {
+    const MeshShape shape{.cp = 4};
+    const auto issue = [](int64_t n) {
+      return [n](Recorder& r) {
+        Collectives ring(*r.device, *r.transport, r.transport->group(r.mesh, Axes::ring(Axis::cp)), StreamId::exchange);
+        const Allocation to = r.device->allocate("before", Purpose::communication, Dtype::f32, {n});
+        ring.shift(to, r.x.slice(0, 0, n));
+        r.gather(r.data);
+        ring.shift(to, r.x.slice(0, 0, n));
+      };
+    };
+    CHECK(faults_where(shape, [&](int) { return issue(32); }) == Sentences{});
+    const Sentences found = faults_where(shape, [&](int rank) { return issue(rank == 2 ? 33 : 32); });
+    CHECK(found.size() == 1);
+    CHECK(mentions(found, {"ring of cp (ranks 0, 1, 2, 3) differ in size", "rank 2 issues #0 shift(write f32[33]",
+                           "ranks 0, 1, 3 issue #0 shift(write f32[32]"}));
+  }
+
   TEST_CASE("planted: one rank has the wrong size, another the wrong type") {
     const Sentences size = faults_where(mesh_of(2, 2), [](int rank) {
       return [rank](Recorder& r) {

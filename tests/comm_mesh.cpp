@@ -98,6 +98,35 @@ TEST_SUITE("comm_mesh") {
     CHECK(Mesh(shape, 0, 8).hosts_of(kTensorAxes) == 0);
   }
 
+  TEST_CASE("a ring is the ranks of an axis, beside the group of the same ranks") {
+    const Mesh mesh(shape_of(1, 1, 1, 4, 2), 3, 8);
+    const Axes ring = Axes::ring(Axis::cp);
+    CHECK(ring.name() == "ring of cp");
+    CHECK(ring.is_ring());
+    CHECK(!Axes{Axis::cp}.is_ring());
+    CHECK(ring.bits() != Axes{Axis::cp}.bits());
+    CHECK(mesh.group(ring) == std::vector<int>{1, 3, 5, 7});
+    CHECK(mesh.size(ring) == 4);
+    CHECK(mesh.index(ring) == 1);
+    const Group group(ring, mesh.group(ring), 3, nullptr);
+    CHECK(group.next() == 0);
+    CHECK(group.previous() == 2);
+    const auto device = Device::ghost({});
+    const auto transport = Transport::ghost(3, 8);
+    Groups groups(*device, *transport, mesh);
+    const Tensor x = device->persistent("x", Purpose::activations, Dtype::f32, {2, 100});
+    const Tensor all = device->persistent("all", Purpose::activations, Dtype::f32, {400});
+    device->begin("train");
+    groups.begin();
+    groups.along(ring).shift(x.slice(0, 0, 1), x.slice(0, 1, 1));
+    groups.along(kDataAxes).all_gather(all, x.slice(0, 1, 1));
+    device->end();
+    CHECK(issued(device->plan().programs[0]) ==
+          std::vector<std::string>{"shift over ring of cp on exchange",
+                                   "all_gather over pod+replica+shard+cp on communication"});
+    CHECK_THROWS_AS(groups.along(ring).shift(x.slice(0, 0, 1), x), Error);
+  }
+
   TEST_CASE("a product that is not the number of ranks is refused with the arithmetic") {
     const auto make = [](const MeshShape& shape, int world) { Mesh(shape, 0, world); };
     CHECK_THROWS_WITH_AS(make(shape_of(1, 2, 3, 1, 1), 4),

@@ -25,7 +25,7 @@ class Board {
 public:
   void spread(const Group& group, void* data, int64_t bytes) {
     std::unique_lock lock(mutex_);
-    auto& all = posted_[group.ranks()];
+    auto& all = posted_[group.describe()];
     if (group.index() == 0) all.emplace_back(static_cast<char*>(data), static_cast<char*>(data) + bytes);
     changed_.notify_all();
     changed_.wait(lock, [&] { return !all.empty(); });
@@ -35,7 +35,7 @@ public:
 private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::vector<int>, std::vector<std::vector<char>>> posted_;
+  std::map<std::string, std::vector<std::vector<char>>> posted_; ///< by group
 };
 
 struct Rank {
@@ -139,7 +139,10 @@ void exchange(Rank& r, const Group& group, Dtype dtype, int64_t n, int64_t seque
   const Bytes all(dtype, size * n), received(dtype, size * n);
   r.nccl.all_gather(all.tensor(), mine.tensor(), group, sequence, r.stream);
   r.nccl.all_to_all(received.tensor(), pieces.tensor(), group, sequence + 1, r.stream);
+  const Bytes before(dtype, n);
+  r.nccl.shift(before.tensor(), mine.tensor(), group, sequence + 2, r.stream);
   r.synchronize();
+  CHECK(before.holds(0, piece, group.ranks()[size_t(group.previous())], 0));
   for (int64_t p = 0; p < size; ++p) {
     CHECK(all.holds(p * piece, piece, group.ranks()[size_t(p)], 0));
     CHECK(received.holds(p * piece, piece, group.ranks()[size_t(p)], group.index() * piece));
@@ -183,6 +186,21 @@ TEST_SUITE("comm_nccl") {
           const Group group = r.group(kDataAxes);
           for (const int64_t n : {1, 7, 4096, 100000}) exchange(r, group, dtype, n, 2 * n);
         });
+  }
+
+  TEST_CASE("a ring has a communicator of its own beside that of the same ranks") {
+    check_ranks(shape_of(1, 2), [](Rank& r) { // on two streams, which one communicator cannot
+      const Group data = r.group(kDataAxes), ring = r.group(Axes::ring(Axis::shard));
+      CHECK(data.ranks() == ring.ranks());
+      void* const other = standin().make_stream();
+      const Bytes mine(Dtype::f32, 10, r.rank), before(Dtype::f32, 10), all(Dtype::f32, 20);
+      r.nccl.shift(before.tensor(), mine.tensor(), ring, 0, other);
+      r.nccl.all_gather(all.tensor(), mine.tensor(), data, 0, r.stream);
+      r.synchronize();
+      CHECK(standin().synchronize(other, 5000));
+      CHECK(before.holds(0, 40, 1 - r.rank, 0));
+      CHECK(all.holds(40, 40, 1, 0));
+    });
   }
 
   TEST_CASE("a piece that lies where it is gathered stays there") {
