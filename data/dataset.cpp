@@ -227,6 +227,21 @@ Batch Dataset::batch_once(int64_t first_sample, int64_t count, int64_t samples) 
   return out;
 }
 
+Batch rows_at(const Batch& batch, const std::vector<int32_t>& positions, bool all_starts) {
+  Batch rows{batch.first_sample, batch.count, int64_t(positions.size()), 0, {}, {}, {}, {}};
+  for (int64_t b = 0; b < batch.count; ++b)
+    for (const int32_t position : positions) {
+      const auto at = static_cast<size_t>(b * batch.sequence + position);
+      rows.tokens.push_back(batch.tokens[at]);
+      rows.labels.push_back(batch.labels[at]);
+      rows.document_start.push_back(batch.document_start[at]);
+      rows.counted += batch.labels[at] >= 0;
+    }
+  if (all_starts) rows.document_start = batch.document_start;
+  rows.token_order = sorted_positions(rows.tokens);
+  return rows;
+}
+
 int64_t label_bytes(const Batch& batch, const Tokenizer& tokenizer) {
   int64_t bytes = 0;
   for (int32_t label : batch.labels)

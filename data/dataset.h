@@ -66,6 +66,10 @@ private:
   std::shared_ptr<const State> state_;
 };
 
+/// The rows of a batch at these positions of every sequence, in their order. The document starts are still those of
+/// positions in the whole sequence, and with `all_starts` still those of all positions.
+Batch rows_at(const Batch& batch, const std::vector<int32_t>& positions, bool all_starts);
+
 /// Bytes of text that the counted labels stand for: bits per byte = nats / ln 2 / this.
 int64_t label_bytes(const Batch& batch, const Tokenizer& tokenizer);
 

@@ -22,18 +22,22 @@ int64_t chunk_rows(int64_t vocabulary, Dtype dtype) {
 } // namespace
 
 Decoder::Decoder(Device& device, const ModelConfig& config, const ParamTable& table, int64_t sequence,
-                 Parameters& parameters, const TensorParallel& tensor)
-    : device_(device), config_(config), table_(table), parameters_(parameters), tensor_(tensor),
+                 Parameters& parameters, const TensorParallel& tensor, const ContextParallel& context)
+    : device_(device), config_(config), table_(table), parameters_(parameters), tensor_(tensor), context_(context),
       heads_(config.heads / tensor.size()), kv_heads_(config.kv_heads * table.cut().copies / tensor.size()),
       mlp_(config.mlp / tensor.size()), dtype_(parameters.dtype()), sequence_(sequence) {
   ENSURE(table.cut().tensor == tensor.size(), "the table is cut for ", table.cut().tensor, " ranks, the group has ",
          tensor.size());
   if (config.position == Position::rope)
     angles_ = device.persistent("rope angles", Purpose::weights, Dtype::f32, {sequence, config.head_width});
+  else if (context_.size() > 1)
+    positions_ = device.persistent("positions", Purpose::weights, Dtype::i32, {sequence});
 }
 
 void Decoder::initialise() {
-  if (!angles_.empty()) device_.write(angles_, rope_table(config_.rope, config_.head_width, sequence_).data());
+  const std::vector<int32_t> positions = context_.positions(sequence_);
+  if (!angles_.empty()) device_.write(angles_, rope_table(config_.rope, config_.head_width, positions).data());
+  if (!positions_.empty()) device_.write(positions_, positions.data());
 }
 
 void Decoder::train(const Inputs& in, const Tensor& scalars, float scale) {
@@ -75,7 +79,7 @@ void Decoder::embed(const Inputs& in, const Tensor& stream, int next) {
   const Tensor positions = first_positions(unit, in);
   const Tensor table = outside(parameters_.weights(embedding_unit(), next), Role::embedding);
   const auto look_up = [&](const Tensor& to) {
-    device_.compute().run(embedding_forward(to, in.tokens, table, positions, tensor_.state()));
+    device_.compute().run(embedding_forward(to, in.tokens, table, positions, tensor_.state(), positions_));
   };
   if (tensor_.size() == 1) {
     look_up(stream);
@@ -159,8 +163,7 @@ Allocation Decoder::layer_forward(int64_t l, int next, const Inputs& in, const T
   normalise_heads(k.qkv, k.heads, w.qk_norm);
   turn(k.qkv, false);
   k.attention = activations("attention", N, heads_ * D);
-  k.lse = device_.allocate("attention lse", Purpose::activations, Dtype::f32, {in.batch, heads_, in.sequence});
-  compute.run(attention_forward({attention_shape(in, l), k.attention, k.lse, k.qkv, in.document_start}));
+  k.in_attention = context_.forward(attention_shape(in, l), k.attention, k.qkv, in.document_start);
   Allocation projected = activations("attention projected", own, C);
   tensor_.rows(projected, k.attention, w.out, w.out_bias);
 

@@ -4,6 +4,7 @@
 #include "kernels/attention.h"
 #include "kernels/device.h"
 #include "kernels/norm.h"
+#include "model/context_parallel.h"
 #include "model/parameters.h"
 #include "model/tensor_parallel.h"
 #include <functional>
@@ -11,12 +12,12 @@
 
 namespace triax {
 
-/// One micro-batch on the device; all i32[N], N = batch * sequence.
+/// One micro-batch on the device; all i32[N], N = batch * sequence, where `sequence` are the positions of this rank.
 struct Inputs {
   int64_t batch = 0, sequence = 0;
-  Tensor tokens, labels, document_start;
-  Tensor order;          ///< rows sorted by token, for the embedding's gradient
-  bool documents = true; ///< false: document_start is 0 everywhere
+  Tensor tokens, labels, document_start; ///< document_start as ContextParallel takes it
+  Tensor order;                          ///< rows sorted by token, for the embedding's gradient
+  bool documents = true;                 ///< false: document_start is 0 everywhere
 };
 
 /// The tensors of one layer, of the weights or of their gradients; absent ones are empty.
@@ -45,7 +46,7 @@ public:
   /// Weights come from `parameters`, of the dtype that activations have too, and gradients go there, over `table`; the
   /// group over which the table is cut is that of `tensor`. `sequence` is the longest T of any input.
   Decoder(Device& device, const ModelConfig& config, const ParamTable& table, int64_t sequence, Parameters& parameters,
-          const TensorParallel& tensor);
+          const TensorParallel& tensor, const ContextParallel& context);
   /// Fills the model's own tables; once, before the first step.
   void initialise();
 
@@ -56,7 +57,8 @@ private:
   /// What a layer keeps for its backward pass. Stream 1 enters the attention's norm, stream 2 the MLP's; `heads` are
   /// queries and keys before their own norm, where the model has that.
   struct Kept {
-    Allocation stream1, statistics1, norm1, heads, qkv, attention, lse;
+    Allocation stream1, statistics1, norm1, heads, qkv, attention;
+    ContextParallel::Kept in_attention;
     Allocation stream2, statistics2, norm2, up, activated;
   };
   struct Final {
@@ -140,10 +142,10 @@ private:
   int embedding_unit() const { return table_.unit_of(Role::embedding); }
   int position_unit() const { return table_.unit_of(Role::positions); } ///< -1 where none are learned
   int norm_unit() const { return table_.unit_of(Role::final_norm); }
-  /// Learned positions [0, T) of their unit or its gradient; empty where there are none.
+  /// Learned positions [0, T) of their unit or its gradient, of all ranks; empty where there are none.
   Tensor first_positions(const Tensor& unit, const Inputs& in) const {
     const Tensor table = outside(unit, Role::positions);
-    return table.empty() ? table : table.slice(0, 0, in.sequence);
+    return table.empty() ? table : table.slice(0, 0, in.sequence * context_.size());
   }
   NormKind norm_kind() const { return config_.norm == Norm::rms ? NormKind::rms : NormKind::layer; }
   int64_t own_rows(const Inputs& in) const { return in.batch * in.sequence / tensor_.size(); }
@@ -163,10 +165,12 @@ private:
   const ParamTable& table_;
   Parameters& parameters_;
   TensorParallel tensor_;
+  ContextParallel context_;
   const int64_t heads_, kv_heads_, mlp_; ///< of this rank
   const Dtype dtype_;
   const int64_t sequence_;
-  Tensor angles_; ///< f32[T, D]; empty where positions are learned
+  Tensor angles_;    ///< f32[T, D]; empty where positions are learned
+  Tensor positions_; ///< i32[T], which of the learned ones; empty where those are 0, 1, ...
   Observer observer_;
 };
 

@@ -81,8 +81,8 @@ void Decoder::layer_backward(int64_t l, int next, const Inputs& in, Kept k, Allo
   tensor_.rows_backward(dattention, d.out, d.out_bias, dstream, k.attention, w.out);
   show(kAttention, l, true, Parted::columns, dattention);
   Allocation dqkv = activations("d qkv", N, (heads_ + 2 * kv_heads_) * D);
-  compute.run(
-      attention_backward({attention_shape(in, l), dqkv, dattention, k.attention, k.lse, k.qkv, in.document_start}));
+  context_.backward(attention_shape(in, l), dqkv, dattention, k.attention, k.qkv, in.document_start,
+                    std::move(k.in_attention));
   dattention.release();
   if (late) late->attention = std::move(k.attention);
   turn(dqkv, true);
@@ -100,7 +100,7 @@ void Decoder::embed_backward(const Inputs& in, const Tensor& dstream) {
   const Tensor dpositions = position_unit() < 0 ? Tensor{} : parameters_.gradients(position_unit());
   const auto whole = tensor_.gather(dstream);
   device_.compute().run(embedding_backward(outside(d, Role::embedding), first_positions(dpositions, in), whole,
-                                           in.tokens, in.order, tensor_.state()));
+                                           in.tokens, in.order, tensor_.state(), positions_));
   parameters_.finished(embedding_unit());
   if (position_unit() >= 0) parameters_.finished(position_unit());
 }

@@ -47,15 +47,15 @@ std::vector<double> rope_frequencies(const RopeConfig& c, int64_t width) {
   return frequencies;
 }
 
-std::vector<float> rope_table(const RopeConfig& c, int64_t width, int64_t sequence) {
+std::vector<float> rope_table(const RopeConfig& c, int64_t width, const std::vector<int32_t>& positions) {
   const auto frequencies = rope_frequencies(c, width);
   const double scale = c.kind == RopeKind::yarn ? c.attention_factor : 1.0;
-  std::vector<float> table(size_t(sequence * width));
-  for (int64_t t = 0; t < sequence; ++t)
+  std::vector<float> table(positions.size() * size_t(width));
+  for (size_t t = 0; t < positions.size(); ++t)
     for (int64_t i = 0; i < width / 2; ++i) {
-      const double angle = double(t) * frequencies[size_t(i)];
-      table[size_t(t * width + i)] = float(scale * std::cos(angle));
-      table[size_t(t * width + width / 2 + i)] = float(scale * std::sin(angle));
+      const double angle = double(positions[t]) * frequencies[size_t(i)];
+      table[t * size_t(width) + size_t(i)] = float(scale * std::cos(angle));
+      table[t * size_t(width) + size_t(width / 2 + i)] = float(scale * std::sin(angle));
     }
   return table;
 }

@@ -341,9 +341,7 @@ TEST_CASE("cuda: optimizer") {
           return squared_norm(o.out(kF32, {blocks}), o.in(kF32, {n}), o.bytes(state), {n / 2, 3, n, 6});
         });
     });
-  check(*gpu, "norm_total", [&](Operands& o) {
-    return norm_total(o.out(kF32, {1}), o.in(kF32, {3, 1001}), 2500);
-  });
+  check(*gpu, "norm_total", [&](Operands& o) { return norm_total(o.out(kF32, {1}), o.in(kF32, {3, 1001}), 2500); });
   check(*gpu, "finish_gradients", [&](Operands& o) { return finish_gradients(o.out(kF32, {kStepScalars}), 64, 1); });
 }
 

@@ -192,6 +192,19 @@ TEST_SUITE("data_dataset") {
     CHECK(batch.token_order == expected);
   }
 
+  TEST_CASE("rows at some positions of every sequence") {
+    const Batch batch{0, 2, 4, 7, {5, 6, 7, 8, 1, 2, 3, 4}, {6, 7, 8, 1, 2, 3, 4, -1}, {0, 0, 2, 2, 0, 1, 1, 1}, {}};
+    const Batch rows = rows_at(batch, {3, 0}, false);
+    CHECK(rows.count == 2);
+    CHECK(rows.sequence == 2);
+    CHECK(rows.tokens == Ids{8, 5, 4, 1});
+    CHECK(rows.labels == Ids{1, 6, -1, 2});
+    CHECK(rows.counted == 3);
+    CHECK(rows.document_start == Ids{2, 0, 1, 0});
+    CHECK(rows.token_order == Ids{3, 2, 1, 0});
+    CHECK(rows_at(batch, {3, 0}, true).document_start == batch.document_start);
+  }
+
   TEST_CASE("shards shorter than a window: refused alone, joined with others") {
     TemporaryFolder folder;
     for (int64_t n : {0, 1, 63, 64}) {

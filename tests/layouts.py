@@ -12,11 +12,13 @@ MODELS = {
     "qwen3": {"family": "llama", "width": 48, "layers": 2, "heads": 8, "kv_heads": 4, "head_width": 8, "mlp": 96, "vocabulary": 405,
               "qk_norm": True, "tied": True},
 }
+MODELS["mistral"] = {**MODELS["llama"], "window": 5}
 MODELS["deep"] = {**MODELS["llama"], "layers": 7}
 MODELS["deep30"] = {**MODELS["llama"], "layers": 30}
 MODELS["deep_tied"] = {**MODELS["gpt2"], "layers": 5, "tied": True}
 REPRESENTATIVE = [("llama", {"dp": 2, "zero": 2}), ("llama", {"tp": 4, "chunks": 2}), ("gpt2", {"tp": 2}),
-                  ("qwen3", {"dp": 2, "tp": 2, "zero": 3, "accumulate": 2}), ("deep_tied", {"pp": 2, "accumulate": 4}),
+                  ("qwen3", {"dp": 2, "tp": 2, "zero": 3, "accumulate": 2}), ("qwen3", {"cp": 2, "tp": 2, "chunks": 2}),
+                  ("gpt2", {"cp": 4, "accumulate": 2, "exchange": "all_to_all"}), ("deep_tied", {"pp": 2, "accumulate": 4}),
                   ("deep", {"pp": 2, "tp": 2, "dp": 2, "zero": 3, "accumulate": 4, "schedule": "interleaved", "parts": 2})]
 WHOLE = ([("llama", {"dp": 2, "zero": z}) for z in (0, 1, 2, 3)] + [("llama", {"dp": 2, "zero": 2, "accumulate": 2})]
          + [("llama", {"dp": 4, "zero": z, "group": 2}) for z in (1, 3)]
@@ -36,6 +38,15 @@ PIPELINES = [("deep", {"pp": 2}), ("deep", {"pp": 2, "accumulate": 4}), ("deep",
              ("deep_tied", {"pp": 2, "dp": 2, "zero": 2, "accumulate": 4, "schedule": "zb-h1"}),
              ("deep", {"pp": 2, "tp": 4, "accumulate": 4, "chunks": 2, "schedule": "zb-h1"})]
 
+# Both exchanges, learned positions, tied embeddings; with other axes, and all of them.
+CONTEXTS = [("llama", {"cp": 2}), ("llama", {"cp": 4, "accumulate": 2}), ("llama", {"cp": 2, "exchange": "all_to_all"}),
+            ("gpt2", {"cp": 8, "exchange": "all_to_all", "accumulate": 4}), ("mistral", {"cp": 4, "dp": 2}),
+            ("qwen3", {"cp": 2, "tp": 2, "chunks": 2}), ("qwen2", {"cp": 4, "dp": 2, "zero": 3, "accumulate": 2}),
+            ("gpt2", {"cp": 2, "tp": 2, "dp": 2, "zero": 2, "exchange": "all_to_all"}), ("deep_tied", {"cp": 2, "pp": 2, "accumulate": 4}),
+            ("deep", {"cp": 2, "pp": 2, "tp": 2, "dp": 2, "zero": 3, "accumulate": 4}),
+            ("deep", {"cp": 2, "pp": 2, "tp": 2, "dp": 2, "zero": 1, "accumulate": 4, "schedule": "zb-h1", "order": "pod,cp,tp,dp,pp"}),
+            ("gpt2", {"cp": 4, "pp": 2, "tp": 2, "exchange": "all_to_all", "accumulate": 4, "chunks": 2})]
+
 
 def title(layout):
     return "_".join(f"{key}{value}".replace(",", "-") for key, value in sorted(layout.items())) or "one"
@@ -47,17 +58,18 @@ class Layouts(Runs):
         name = f"{model}_{dtype}_{'repro_' if repro else ''}{steps}_{title(layout)}" + more.pop("suffix", "")
         if (self.folder / name).exists():
             return name
-        dp, tp, pp = (layout.get(axis, 1) for axis in ("dp", "tp", "pp"))
+        dp, tp, pp, cp = (layout.get(axis, 1) for axis in ("dp", "tp", "pp", "cp"))
         micro_batch = layout.get("micro_batch", 16 // dp // layout.get("accumulate", 1))
-        mesh = {"dp": dp, "tp": tp, "pp": pp, **({"order": layout["order"]} if "order" in layout else {})}
-        run("train", self.config(name, model={**MODELS[model], "context": 32}, data={"sequence": 16}, mesh=mesh,
+        mesh = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, **({"order": layout["order"]} if "order" in layout else {})}
+        run("train", self.config(name, model={**MODELS[model], "context": 32}, data={"sequence": 16, **more.pop("data", {})}, mesh=mesh,
                                  zero={"stage": layout.get("zero", 0), "group": layout.get("group", 0)},
                                  pipeline={"schedule": layout.get("schedule", "1f1b"), "chunks": layout.get("parts", 1),
                                            "layout": layout.get("layout", "")},
+                                 context={"exchange": layout.get("exchange", "ring")},
                                  comm={"tensor_chunks": layout.get("chunks", 1)},
                                  train={"steps": steps, "global_batch": 16, "micro_batch": micro_batch, "dtype": dtype, "repro": repro},
                                  optimizer={"lr": 1e-3, "warmup_steps": 0, **more.pop("optimizer", {})}, evaluate={"every": 0}, **more),
-            ranks=dp * tp * pp)
+            ranks=dp * tp * pp * cp)
         return name
 
     def check(self, layouts, losses=1e-4):

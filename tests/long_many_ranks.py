@@ -8,7 +8,6 @@ import unittest
 from triax_runs import Runs, run
 
 
-
 def memory_of(name):
     """Bytes of all processes of that name: proportional shares, so that shared libraries count once."""
     total = 0
@@ -26,8 +25,14 @@ def memory_of(name):
 
 class ManyRanks(Runs):
     def test_64_ranks(self):
-        config = self.config("many", model={"width": 64, "layers": 2, "heads": 8, "kv_heads": 4, "head_width": 8, "vocabulary": 401},
-                             mesh={"dp": 16, "tp": 4}, zero={"stage": 1}, train={"steps": 10, "global_batch": 32, "micro_batch": 2},
+        for mesh in ({"dp": 16, "tp": 4}, {"pp": 2, "dp": 2, "cp": 4, "tp": 4}):
+            with self.subTest(mesh=mesh):
+                self.train(mesh)
+
+    def train(self, mesh):
+        name = " x ".join(f"{axis} {size}" for axis, size in mesh.items())
+        config = self.config(name, model={"width": 64, "layers": 2, "heads": 8, "kv_heads": 4, "head_width": 8, "vocabulary": 401},
+                             mesh=mesh, zero={"stage": 1}, train={"steps": 10, "global_batch": 32, "micro_batch": 2},
                              evaluate={"every": 0})
         peak, done = 0, threading.Event()
 
@@ -44,8 +49,8 @@ class ManyRanks(Runs):
         finally:
             done.set()
             watcher.join()
-        self.assertEqual(len(self.log("many")), 10)
-        print(f"64 ranks, dp 16 x tp 4, 10 steps: {time.monotonic() - began:.0f} s from start to end, {peak / 2**30:.1f} GiB in all "
+        self.assertEqual(len(self.log(name)), 10)
+        print(f"64 ranks, {name}, 10 steps: {time.monotonic() - began:.0f} s from start to end, {peak / 2**30:.1f} GiB in all "
               f"on {os.cpu_count()} cores", flush=True)
         self.assertGreater(peak, 64 << 20)  # they were seen
         self.assertLess(peak, 12 << 30)

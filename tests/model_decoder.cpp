@@ -24,7 +24,7 @@ Plan planned(const ModelConfig& config, const char* target, int64_t T) {
   const Tensor scalars = device->persistent("scalars", Purpose::inputs, Dtype::f32, {kStepScalars});
   const Tensor weights = flat("weights", Purpose::weights, Dtype::bf16);
   WholeParameters parameters(table, weights, flat("gradients", Purpose::gradients, Dtype::f32));
-  Decoder decoder(*device, config, table, T, parameters, TensorParallel(*device));
+  Decoder decoder(*device, config, table, T, parameters, TensorParallel(*device), ContextParallel(*device));
   device->begin("train");
   decoder.train(in, scalars, 1.0f);
   device->end();

@@ -333,8 +333,16 @@ TEST_SUITE("train_config") {
         error_with(
             {"train.steps=10", "optimizer.schedule=wsd", "optimizer.warmup_steps=6", "optimizer.cooldown_steps=5"}),
         "optimizer.warmup_steps 6 + optimizer.cooldown_steps 5 = 11, but must not exceed train.steps, which is 10"));
-    for (const char* axis : {"pod", "cp"})
-      CHECK(has(error_with({concat("mesh.", axis, "=2")}), concat("mesh.", axis, " is 2, but only 1 is offered")));
+    CHECK(has(error_with({"mesh.pod=2"}), "mesh.pod is 2, but only 1 is offered"));
+    CHECK(has(error_with({"mesh.cp=3", "data.sequence=64"}),
+              "data.sequence is 64, but must be a multiple of 2 * mesh.cp = 6: each rank has two chunks"));
+    CHECK(has(error_with({"mesh.cp=3", "data.sequence=64", "context.exchange=all_to_all"}),
+              "data.sequence is 64, but must be a multiple of mesh.cp = 3"));
+    CHECK(has(error_with({"mesh.cp=2", "train.repro=true"}), "train.repro sums gradients sequence by sequence"));
+    CHECK(has(error_with({"model=tiny", "mesh.cp=2", "mesh.tp=2", "model.heads=4", "model.kv_heads=2",
+                          "data.sequence=64", "context.exchange=all_to_all"}),
+              "parts 2 heads and 1 key/value heads of a tensor-parallel rank among mesh.cp 2 ranks, and 1 is no "
+              "multiple of 2; choose ring"));
     CHECK(has(error_with({"mesh.dp=4"}, 2), "mesh.dp is 4, so 4 ranks are needed, but 2 were started: mpirun -n 4"));
   }
 

@@ -53,7 +53,8 @@ struct FixtureModel {
     scalars = device->persistent("scalars", Purpose::inputs, Dtype::f32, {kStepScalars});
     logits = device->persistent("logits", Purpose::logits, Dtype::f32, {6, config.vocabulary});
     parameters = std::make_unique<WholeParameters>(table, weights, gradients);
-    decoder = std::make_unique<Decoder>(*device, config, table, T, *parameters, TensorParallel(*device));
+    decoder = std::make_unique<Decoder>(*device, config, table, T, *parameters, TensorParallel(*device),
+                                        ContextParallel(*device));
   }
   Tensor input(int64_t i) const { return inputs.slice(0, i, 1).view({B * T}); }
   void step() {

@@ -68,7 +68,7 @@ Planned plan_for(const TrainingOptions& o, const Device& device, Transport& tran
 
 /// Random tokens, the same ones every time.
 void fill_inputs(const Trainer& trainer, const RunConfig& c, int share) {
-  const int64_t rows = micro_batch(c) * c.data.sequence;
+  const int64_t rows = micro_batch(c) * c.data.sequence; // mesh.cp is 1
   uint64_t state = uint64_t(share) + 1;
   const auto token = [&] {
     return int32_t((state = state * 6364136223846793005u + 1442695040888963407u) >> 33) % int32_t(c.model.vocabulary);

@@ -28,13 +28,14 @@ std::string path_of(const std::string& folder, int rank) {
 /// Where an observed tensor of a micro-batch stands in the whole [rows of the global batch, columns].
 std::vector<ElementRun> runs_of(const Observed& o, const Trainer& t, int64_t first_row, int64_t columns) {
   const int rank = t.mesh().index(kTensorAxes), ranks = t.mesh().size(kTensorAxes);
-  const int64_t own_rows = o.tensor.dim[0], width = o.tensor.dim[1];
+  const int64_t own_rows = o.tensor.dim[0], width = o.tensor.dim[1], own = int64_t(t.positions().size());
   std::vector<ElementRun> runs;
   for (int64_t n = 0; n < own_rows; ++n) {
     const int64_t row =
         o.parted == Parted::rows ? TensorParallel::row_of(n, own_rows, rank, ranks, t.config().comm.tensor_chunks) : n;
+    const int64_t whole_row = row / own * t.config().data.sequence + t.positions()[size_t(row % own)];
     const int64_t column = o.parted == Parted::columns ? rank * width : 0;
-    append(runs, {(first_row + row) * columns + column, width, 1});
+    append(runs, {(first_row + whole_row) * columns + column, width, 1});
   }
   return runs;
 }

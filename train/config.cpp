@@ -32,8 +32,8 @@ std::span<const char* const> names(Cooldown) {
 bool operator==(const RunConfig& a, const RunConfig& b) {
   return a.model == b.model && a.data == b.data && a.train == b.train && a.optimizer == b.optimizer &&
          a.evaluate == b.evaluate && a.checkpoint == b.checkpoint && a.run == b.run && a.mesh == b.mesh &&
-         a.pipeline == b.pipeline && a.zero == b.zero && a.comm == b.comm && a.kernels == b.kernels &&
-         a.threads == b.threads;
+         a.pipeline == b.pipeline && a.context == b.context && a.zero == b.zero && a.comm == b.comm &&
+         a.kernels == b.kernels && a.threads == b.threads;
 }
 
 namespace {
@@ -197,67 +197,6 @@ private:
 
 bool in_model(const std::string& key) { return key.rfind("model.", 0) == 0; }
 
-void validate_batch(const RunConfig& c) {
-  const int64_t dp = c.mesh.dp, micro = micro_batch(c), global = c.train.global_batch;
-  DEMAND(global % dp == 0, "train.global_batch is ", global, ", but must be a multiple of mesh.dp, which is ", dp, ": ",
-         global, " = ", global / dp, " * ", dp, " + ", global % dp);
-  DEMAND(global % (micro * dp) == 0, "train.global_batch is ", global,
-         ", but must be a multiple of train.micro_batch * mesh.dp = ", micro, " * ", dp, " = ", micro * dp, ": ",
-         global, " = ", global / (micro * dp), " * ", micro * dp, " + ", global % (micro * dp));
-  if (c.train.repro) {
-    DEMAND(kLanes % dp == 0, "train.repro sums in ", kLanes, " lanes, so mesh.dp, which is ", dp, ", must divide ",
-           kLanes);
-    DEMAND(global % kLanes == 0, "train.repro sums in ", kLanes, " lanes, so train.global_batch, which is ", global,
-           ", must be a multiple of ", kLanes);
-  }
-  const int64_t parts = c.mesh.tp * (c.mesh.tp > 1 ? c.comm.tensor_chunks : 1), rows = micro * c.data.sequence;
-  DEMAND(rows % parts == 0, "a micro-batch has ", micro, " * ", c.data.sequence, " = ", rows,
-         " rows, but must be a multiple of mesh.tp * comm.tensor_chunks = ", parts);
-  const double tokens = double(c.train.steps) * double(global) * double(c.data.sequence);
-  DEMAND(tokens < 4e18, "train.steps * train.global_batch * data.sequence is ", tokens,
-         " tokens: more than can be counted");
-}
-
-void validate_schedule(const RunConfig& c) {
-  const OptimizerConfig& o = c.optimizer;
-  DEMAND(o.min_lr <= o.lr, "optimizer.min_lr is ", o.min_lr, ", but must not exceed optimizer.lr, which is ", o.lr);
-  DEMAND(o.warmup_steps <= c.train.steps, "optimizer.warmup_steps is ", o.warmup_steps,
-         ", but must not exceed train.steps, which is ", c.train.steps);
-  if (o.schedule == ScheduleKind::wsd)
-    DEMAND(o.cooldown_steps <= c.train.steps - o.warmup_steps, "optimizer.warmup_steps ", o.warmup_steps,
-           " + optimizer.cooldown_steps ", o.cooldown_steps, " = ", o.warmup_steps + o.cooldown_steps,
-           ", but must not exceed train.steps, which is ", c.train.steps);
-}
-
-void validate_mesh(const RunConfig& c, int64_t ranks) {
-  for (const auto& [name, size] : {std::pair{"pod", c.mesh.pod}, {"cp", c.mesh.cp}})
-    DEMAND(size == 1, "mesh.", name, " is ", size,
-           ", but only 1 is offered: only mesh.pp, mesh.dp and mesh.tp may exceed 1");
-  for (const auto& [name, size] : {std::pair{"pp", c.mesh.pp}, {"dp", c.mesh.dp}, {"tp", c.mesh.tp}})
-    DEMAND(size >= 1 && size <= kMostRanks, "mesh.", name, " is ", size, ", but must lie in 1 .. ", kMostRanks);
-  DEMAND(c.mesh.pp * c.mesh.dp * c.mesh.tp <= kMostRanks, "mesh.pp ", c.mesh.pp, " x mesh.dp ", c.mesh.dp,
-         " x mesh.tp ", c.mesh.tp, " is more than ", kMostRanks, " ranks");
-  const MeshShape shape = mesh_shape(c);
-  DEMAND(ranks == 0 || shape.ranks() == ranks, "mesh.dp is ", c.mesh.dp,
-         c.mesh.tp > 1 ? concat(" and mesh.tp ", c.mesh.tp) : "",
-         c.mesh.pp > 1 ? concat(" and mesh.pp ", c.mesh.pp) : "", ", so ", shape.ranks(), " ranks are needed, but ",
-         ranks, ranks == 1 ? " was" : " were", " started: mpirun -n ", shape.ranks(), ", or leave mesh.dp out");
-  Mesh(shape, 0, int(shape.ranks())); // order and zero.group
-  DEMAND(c.zero.stage > 0 || c.zero.group == 0, "zero.group is ", c.zero.group,
-         ", but zero.stage is 0: nothing is cut");
-}
-
-void validate_pipeline(const RunConfig& c) {
-  const PipelineConfig& p = c.pipeline;
-  DEMAND(p.schedule != PipelineKind::zero_bubble || !c.train.repro,
-         "pipeline.schedule is zb-h1, which takes weights' gradients of a micro-batch apart, and train.repro sums them "
-         "micro-batch by micro-batch; choose gpipe, 1f1b or interleaved");
-  DEMAND(p.chunks == 1 || p.schedule == PipelineKind::interleaved, "pipeline.chunks is ", p.chunks,
-         ", but only pipeline.schedule=interleaved has more than one");
-  DEMAND(p.chunks == 1 || c.mesh.pp > 1, "pipeline.chunks is ", p.chunks, ", but mesh.pp is 1: there is no pipeline");
-  split_layers(c.model.layers, int(c.mesh.pp), int(p.chunks), p.layout);
-}
-
 void validate_threads(const RunConfig& c) {
   DEMAND(c.threads <= most_threads(), "threads is ", c.threads, ", but must not exceed ", most_threads(),
          ", four for each core of this machine; leave it out to use the cores that a rank may use");
@@ -331,21 +270,6 @@ RunConfig load_config(const std::string& path, const std::vector<std::string>& s
   for (size_t i = 0; i < list.size(); ++i)
     if (value_text(list[i]) == value_text(defaults[i])) config.origin.erase(list[i].key);
   return config;
-}
-
-void validate(const RunConfig& config) {
-  RunConfig copy = config;
-  validate(config.model); // first: it tells a size that was not given, which is 0, from one outside its limits
-  check_limits(settings(copy));
-  DEMAND(!config.data.folder.empty(), "data.folder is not given: the token shards made by `triax data prepare`");
-  DEMAND(!config.run.folder.empty(), "run.folder is \"\", but must name a folder");
-  DEMAND(!config.checkpoint.resume.empty(), "checkpoint.resume is \"\", but must be auto, never, or a folder");
-  DEMAND(config.data.sequence <= config.model.context, "data.sequence is ", config.data.sequence,
-         ", but must not exceed model.context, which is ", config.model.context);
-  validate_mesh(config, 0);
-  validate_batch(config);
-  validate_pipeline(config);
-  validate_schedule(config);
 }
 
 nlohmann::ordered_json to_json(const RunConfig& config) {

@@ -3,6 +3,7 @@
 #pragma once
 #include "comm/transport.h"
 #include "model/config.h"
+#include "model/context_parallel.h"
 #include "train/pipeline.h"
 #include "train/settings.h"
 #include <iosfwd>
@@ -93,6 +94,12 @@ struct PipelineConfig {
   bool operator==(const PipelineConfig&) const = default;
 };
 
+/// How the ranks of mesh.cp share the positions of a sequence.
+struct ContextConfig {
+  ContextExchange exchange = ContextExchange::ring;
+  bool operator==(const ContextConfig&) const = default;
+};
+
 /// What the ranks of dp cut among them (Rajbhandari et al. 2020).
 struct ZeroConfig {
   int64_t stage = 0; ///< 1: the optimizer's state, 2: and gradients, 3: and weights
@@ -121,6 +128,7 @@ struct RunConfig {
   RunFolderConfig run;
   MeshConfig mesh;
   PipelineConfig pipeline;
+  ContextConfig context;
   ZeroConfig zero;
   CommConfig comm;
   std::map<std::string, std::string> kernels = default_kernels(); ///< by family, see kernels/op.h
@@ -158,6 +166,8 @@ void choose_kernels(const RunConfig& config);
 
 /// What no run can be: limits of single fields, then fields against each other, with the arithmetic in the sentence.
 void validate(const RunConfig& config);
+/// Of those, what the axes must be; with `ranks` > 0, that they hold so many.
+void validate_mesh(const RunConfig& config, int64_t ranks);
 
 /// All fields, resolved: load_config of it gives the same values, with no other file.
 nlohmann::ordered_json to_json(const RunConfig& config);

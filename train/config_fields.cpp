@@ -119,7 +119,7 @@ void add_rest(RunConfig& c, List& list) {
        {"mesh.pp", &c.mesh.pp, "pipeline stages: ranks that share the layers", from_to(1, double(kMostRanks))},
        {"mesh.dp", &c.mesh.dp, "copies that share a batch; not given: as many as there are ranks",
         from_to(1, double(kMostRanks))},
-       {"mesh.cp", &c.mesh.cp, "context parallelism; only 1 is offered", from_to(1, double(kMostRanks))},
+       {"mesh.cp", &c.mesh.cp, "ranks that share the positions of each sequence", from_to(1, double(kMostRanks))},
        {"mesh.tp", &c.mesh.tp, "ranks that share each layer's matrices, and the rows between them",
         from_to(1, double(kMostRanks))},
        {"mesh.order", &c.mesh.order, "the axes, the one whose neighbours are closest last"},
@@ -129,6 +129,9 @@ void add_rest(RunConfig& c, List& list) {
         "layers of every part, in the order of the model, as in 7,8,8,7; empty: even, where embedding and head count "
         "as "
         "a layer"},
+       {"context.exchange", choice(c.context.exchange),
+        "how the ranks of mesh.cp meet in attention: keys and values around a ring, or each has some heads of all "
+        "positions"},
        {"zero.stage", &c.zero.stage,
         "what the ranks of dp cut among them: 1 the optimizer's state, 2 gradients too, 3 weights too", from_to(0, 3)},
        {"zero.group", &c.zero.group,

@@ -56,7 +56,7 @@ struct Inference::Held {
         inputs(d.persistent("inputs", Purpose::inputs, Dtype::i32, {kInputRows, B * T})),
         scalars(d.persistent("scalars", Purpose::inputs, Dtype::f32, {kStepScalars})),
         logits(d.persistent("last logits", Purpose::logits, dtype, {1, model.vocabulary})),
-        parameters(table, weights, {}), decoder(d, model, table, T, parameters, TensorParallel(d)) {
+        parameters(table, weights, {}), decoder(d, model, table, T, parameters, TensorParallel(d), ContextParallel(d)) {
     decoder.initialise();
   }
   Tensor input(InputRow i) const { return inputs.slice(0, i, 1).view({batch * sequence}); }

@@ -145,7 +145,8 @@ void Run::start() {
   }
   if (captures()) capture_ = std::make_unique<CaptureFile>(capture_options_.folder, transport_.rank());
   measure_machine();
-  prefetcher_ = std::make_unique<Prefetcher>(data_);
+  prefetcher_ =
+      std::make_unique<Prefetcher>([this](int64_t first, int64_t count) { return rows_of(data_.batch(first, count)); });
   ask_for_batches();
 }
 
@@ -170,7 +171,12 @@ void Run::fill(int64_t micro_batch, const Batch& batch) {
   if (config_.data.document_mask)
     std::copy(batch.document_start.begin(), batch.document_start.end(), to.document_start);
   else
-    std::fill_n(to.document_start, batch.tokens.size(), 0);
+    std::fill_n(to.document_start, batch.document_start.size(), 0);
+}
+
+Batch Run::rows_of(Batch batch) const {
+  if (mesh_.size(Axis::cp) == 1) return batch;
+  return rows_at(batch, trainer_.positions(), trainer_.sees_whole_sequences());
 }
 
 void Run::load_batch() {
@@ -252,13 +258,13 @@ bool Run::evaluation_due() const { return held_out_ && !captures() && (due(confi
 
 void Run::evaluate() {
   measure_machine(); // another sample: the best one counts, since the machine may be shared
-  const int64_t B = micro_batch(config_), ranks = mesh_.size(kDataAxes);
+  const int64_t B = micro_batch(config_), ranks = mesh_.size(kSampleAxes);
   const int64_t all = held_out_->samples_per_epoch();
   const int64_t samples = config_.evaluate.samples > 0 ? std::min(all, config_.evaluate.samples) : all;
   double nats = 0, tokens = 0, bytes = 0;
   for (int64_t round = 0; round < samples; round += ranks * B) { // all ranks evaluate as often
-    const int64_t first = round + mesh_.index(kDataAxes) * B;
-    const Batch batch = held_out_->batch_once(first, B, samples);
+    const int64_t first = round + mesh_.index(kSampleAxes) * B;
+    const Batch batch = rows_of(held_out_->batch_once(first, B, samples));
     fill(0, batch);
     trainer_.evaluate();
     nats += double(trainer_.scalars()[kLossSum]);

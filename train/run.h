@@ -48,6 +48,7 @@ private:
   void load_weights_and_state();
   void measure_machine(); ///< the matrix rate of all ranks; the best so far counts
   void ask_for_batches();
+  Batch rows_of(Batch batch) const; ///< what this rank has of it
   void fill(int64_t micro_batch, const Batch& batch);
   double mean_loss() const;
   double mean_step_seconds() const;

@@ -9,10 +9,10 @@
 namespace triax {
 namespace {
 
-constexpr int64_t kInputs = 4; ///< tokens, labels, document starts, order
+constexpr int64_t kInputs = 3; ///< tokens, labels, order; behind them the document starts
 
 int64_t micro_batches(const RunConfig& c, const Mesh& mesh) {
-  return c.train.global_batch / (micro_batch(c) * mesh.size(kDataAxes));
+  return c.train.global_batch / (micro_batch(c) * mesh.size(kSampleAxes));
 }
 
 /// The layers of every chunk of the stage.
@@ -42,7 +42,9 @@ int64_t lanes_of(const RunConfig& c, const Mesh& mesh) { return c.train.repro ? 
 Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const RunConfig& config, Dtype dtype,
                  bool capture)
     : device_(device), config_(config), groups_(device, transport, mesh), table_(config.model, cut_of(config, mesh)),
-      accumulation_(micro_batches(config, mesh)), rows_(micro_batch(config) * config.data.sequence),
+      accumulation_(micro_batches(config, mesh)),
+      rows_(micro_batch(config) * config.data.sequence / mesh.size(Axis::cp)),
+      starts_(sees_whole_sequences() ? rows_ * mesh.size(Axis::cp) : rows_),
       shards_(groups_, table_, dtype,
               {ZeroStage(config.zero.stage), lanes_of(config, mesh), accumulation_, config.train.repro,
                config.comm.overlap}),
@@ -56,14 +58,16 @@ Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const R
                            : floats("norms of all blocks", Purpose::gradients, table_.elements() / kNormBlock)),
       norm_totals_(floats("norms of units", Purpose::gradients, table_.all_units())),
       host_state_(device.persistent("host step state", Purpose::inputs, Dtype::u8, {sizeof(StepState)}, Space::pinned)),
-      host_inputs_(device.persistent("host inputs", Purpose::inputs, Dtype::i32, {accumulation_, kInputs, rows_},
-                                     Space::pinned)),
+      host_inputs_(device.persistent("host inputs", Purpose::inputs, Dtype::i32,
+                                     {accumulation_, kInputs * rows_ + starts_}, Space::pinned)),
       host_scalars_(device.persistent("host scalars", Purpose::inputs, Dtype::f32, {kStepScalars}, Space::pinned)),
       state_(device.persistent("step state", Purpose::inputs, Dtype::u8, {sizeof(StepState)})),
-      inputs_(device.persistent("inputs", Purpose::inputs, Dtype::i32, {accumulation_, kInputs, rows_})),
+      inputs_(device.persistent("inputs", Purpose::inputs, Dtype::i32, {accumulation_, kInputs * rows_ + starts_})),
       scalars_(device.persistent("scalars", Purpose::inputs, Dtype::f32, {shards_.lane_buffers(), kStepScalars})),
-      decoder_(device, config.model, table_, config.data.sequence, shards_,
-               TensorParallel(device, groups_.along(kTensorAxes), config.comm.tensor_chunks, state_)) {
+      context_(device, groups_.along(Axes::ring(Axis::cp)), config.context.exchange, state_),
+      positions_(context_.positions(config.data.sequence / mesh.size(Axis::cp))),
+      decoder_(device, config.model, table_, int64_t(positions_.size()), shards_,
+               TensorParallel(device, groups_.along(kTensorAxes), config.comm.tensor_chunks, state_), context_) {
   decoder_.initialise();
   actions_ = pipeline_actions(schedule_of(config, mesh), mesh.coordinate(Axis::pp));
   for (const Axes axes : {kDataAxes, Axes{Axis::shard}, Axes{Axis::pp}}) groups_.along(axes); // now, not in a step
@@ -76,6 +80,7 @@ Trainer::Trainer(Device& device, Transport& transport, const Mesh& mesh, const R
   state() = StepState{};
   state().tensor_rank = mesh.index(kTensorAxes);
   state().shard_rank = int32_t(shards_.index());
+  state().context_rank = mesh.coordinate(Axis::cp);
 }
 
 Tensor Trainer::floats(const char* name, Purpose purpose, int64_t n) const {
@@ -87,8 +92,8 @@ Layout Trainer::layout() const {
 }
 
 bool Trainer::is_first_owner() const {
-  const Mesh& mesh = groups_.mesh();
-  return mesh.index(kDataAxes) == (shards_.pieces() == 1 ? 0 : mesh.coordinate(Axis::shard));
+  const Axes copies(kDataAxes.bits() & ~(shards_.pieces() > 1 ? Axes{Axis::shard} : Axes{}).bits());
+  return groups_.mesh().index(copies) == 0;
 }
 
 void Trainer::initialise() {
@@ -332,13 +337,14 @@ void Trainer::record_all() {
 Tensor Trainer::lane_scalars(int64_t buffer) const { return scalars_.slice(0, buffer, 1).view({kStepScalars}); }
 
 Inputs Trainer::device_inputs(int64_t m) const {
-  const Tensor all = inputs_.slice(0, m, 1).view({kInputs, rows_});
-  const auto at = [&](int64_t i) { return all.slice(0, i, 1).view({rows_}); };
-  return {micro_batch(config_), config_.data.sequence, at(0), at(1), at(2), at(3), config_.data.document_mask};
+  const Tensor all = inputs_.slice(0, m, 1).view({kInputs * rows_ + starts_});
+  const auto at = [&](int64_t i) { return all.slice(0, i * rows_, rows_); };
+  const Tensor starts = all.slice(0, kInputs * rows_, starts_);
+  return {micro_batch(config_), int64_t(positions_.size()), at(0), at(1), starts, at(2), config_.data.document_mask};
 }
 
 Trainer::HostInputs Trainer::inputs(int64_t m) const {
-  int32_t* at = host_inputs_.data<int32_t>() + m * kInputs * rows_;
+  int32_t* at = host_inputs_.data<int32_t>() + m * (kInputs * rows_ + starts_);
   return {at, at + rows_, at + 2 * rows_, at + 3 * rows_};
 }
 

@@ -28,7 +28,8 @@ public:
 
   // Host side of a step; `micro_batch` counts from 0.
   struct HostInputs {
-    int32_t *tokens, *labels, *document_start, *order; ///< each i32[B * T]
+    int32_t *tokens, *labels, *order; ///< each i32[B * T / cp]
+    int32_t* document_start;          ///< so too, or i32[B * T] where `sees_whole_sequences`
   };
   HostInputs inputs(int64_t micro_batch) const;
   StepState& state() const;
@@ -37,8 +38,11 @@ public:
 
   int64_t accumulation() const { return accumulation_; } ///< micro-batches of a step on this rank
   /// The first sequence of this rank's share of a step, and how many they are.
-  int64_t first_of_share() const { return groups_.mesh().index(kDataAxes) * share(); }
+  int64_t first_of_share() const { return groups_.mesh().index(kSampleAxes) * share(); }
   int64_t share() const { return accumulation_ * micro_batch(config_); }
+  /// Of a sequence, those that this rank has.
+  const std::vector<int32_t>& positions() const { return positions_; }
+  bool sees_whole_sequences() const { return config_.context.exchange == ContextExchange::all_to_all; }
   const ParamTable& table() const { return table_; }
   Device& device() const { return device_; }
   Dtype dtype() const { return shards_.dtype(); }
@@ -81,7 +85,7 @@ private:
   const RunConfig config_;
   Groups groups_;
   ParamTable table_;
-  int64_t accumulation_, rows_; ///< rows_ = B * T of a micro-batch
+  int64_t accumulation_, rows_, starts_; ///< rows_ of a micro-batch on this rank, and its document starts
   Shards shards_;
   int64_t owned_; ///< elements of the flat buffers of what this rank owns
   Tensor master_, moment1_, moment2_;
@@ -89,6 +93,8 @@ private:
   Tensor norm_totals_;                             ///< f32[units of the whole model]
   Tensor host_state_, host_inputs_, host_scalars_; ///< pinned
   Tensor state_, inputs_, scalars_;                ///< scalars_ f32[lane buffers, kStepScalars]
+  ContextParallel context_;
+  std::vector<int32_t> positions_;
   Decoder decoder_;
   std::vector<PipelineAction> actions_; ///< of a step of training
   std::unique_ptr<Capture> capture_;
