@@ -1,5 +1,6 @@
 #include "comm/nccl.h"
 #include "kernels/libraries.h"
+#include <algorithm>
 #include <cstdlib>
 #include <dlfcn.h>
 
@@ -40,6 +41,23 @@ std::string Nccl::library_from_environment() {
   return path && *path ? path : "libnccl.so.2";
 }
 
+bool Nccl::shares_gpus() const {
+  const char* enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return number_ >= NcclApi::kSharesGpus && enabled && std::string(enabled) == "1";
+}
+
+std::string Nccl::obstacle(std::span<const uint64_t> gpus, bool shared) {
+  for (size_t r = 0; r < gpus.size(); ++r) {
+    if (gpus[r] == 0) return concat("rank ", r, " has no NCCL or no GPU");
+    const size_t before = size_t(std::find(gpus.begin(), gpus.end(), gpus[r]) - gpus.begin());
+    if (before < r && !shared)
+      return concat("ranks ", before, " and ", r,
+                    " share a GPU, and NCCL needs one for each rank (for tests, NCCL 2.30 or newer shares one with "
+                    "NCCL_MULTI_RANK_GPU_ENABLE=1 in every rank's environment)");
+  }
+  return "";
+}
+
 Nccl::Nccl(const std::string& library, int rank, std::chrono::milliseconds patience)
     : rank_(rank), patience_(patience) {
   load(library);
@@ -57,6 +75,7 @@ void Nccl::load(const std::string& library) {
   int version = 0;
   const NcclApi::Result result = api_.get_version(&version);
   DEMAND(result == NcclApi::success, library, " does not tell its version (result ", int(result), "): ", kRemedy);
+  number_ = version;
   version_ = version_text(version);
   DEMAND(version >= NcclApi::kOldest, library, " is NCCL ", version_, ", which is too old: ", kRemedy);
   find(api_.get_unique_id, "ncclGetUniqueId");

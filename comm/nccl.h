@@ -27,6 +27,11 @@ public:
 
   std::string version() const { return version_; } ///< "2.28.9"
 
+  /// May several ranks have one GPU? From NCCL 2.30 on, where NCCL_MULTI_RANK_GPU_ENABLE=1 stands in the environment.
+  bool shares_gpus() const;
+  /// Why NCCL cannot serve ranks that have these GPUs (by rank; 0: no NCCL or no GPU); empty where it can.
+  static std::string obstacle(std::span<const uint64_t> gpus, bool shared);
+
   /// Makes the group's communicator, on the calling thread's GPU, where there is none yet. Collective over its ranks.
   /// `spread` copies bytes from the group's index 0 to all of its ranks.
   void join(const Group& group, const std::function<void(void* data, int64_t bytes)>& spread);
@@ -71,6 +76,7 @@ private:
   void watch();
 
   NcclApi api_{};
+  int number_ = 0; ///< as ncclGetVersion gives it
   std::string version_;
   const int rank_;
   const std::chrono::milliseconds patience_;

@@ -24,6 +24,7 @@ struct NcclApi {
   };
   enum Type : int { uint8 = 1, int32 = 2, float32 = 7, bfloat16 = 9 };
   static constexpr int kOldest = 21800; ///< 2.18.0: ncclGetVersion gives 10000 major + 100 minor + patch
+  static constexpr int kSharesGpus = 23000;
 
   /// ncclConfig_t of 2.18; a later library takes what lies behind it as not given.
   struct Config {

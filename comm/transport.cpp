@@ -168,15 +168,9 @@ std::string Transport::choose(TransportChoice choice, const Target& target) {
   } catch (const Error& error) {
     problem = error.what();
   }
-  const std::vector<uint64_t> gpus =
-      gather(nccl && gpu_identity ? gpu_identity() : 0); // all see the same, so all agree
-  for (size_t r = 0; r < gpus.size() && problem.empty(); ++r) {
-    const auto before = std::find(gpus.begin(), gpus.begin() + std::ptrdiff_t(r), gpus[r]) - gpus.begin();
-    if (gpus[r] == 0)
-      problem = concat("rank ", r, " has no NCCL or no GPU");
-    else if (size_t(before) < r)
-      problem = concat("ranks ", before, " and ", r, " share a GPU, and NCCL needs one for each rank");
-  }
+  const auto gpus = gather(nccl && gpu_identity ? gpu_identity() : 0); // all see the same, so all agree
+  const auto share = gather(nccl && nccl->shares_gpus());
+  if (problem.empty()) problem = Nccl::obstacle(gpus, std::find(share.begin(), share.end(), 0u) == share.end());
   DEMAND(problem.empty() || !asked, "comm.transport is nccl, but: ", problem);
   if (!problem.empty()) return concat("collectives by MPI, through the host's memory: ", problem);
   take(std::move(nccl));

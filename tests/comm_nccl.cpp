@@ -387,6 +387,22 @@ TEST_SUITE("comm_nccl") {
     unsetenv("TRIAX_NCCL");
   }
 
+  TEST_CASE("ranks share a GPU where NCCL can and is told to") {
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    CHECK(Nccl(library_at("nccl_standin_2_30"), 0, 1s).shares_gpus());
+    CHECK_FALSE(Nccl(library_at("nccl_standin"), 0, 1s).shares_gpus());
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "0", 1);
+    CHECK_FALSE(Nccl(library_at("nccl_standin_2_30"), 0, 1s).shares_gpus());
+    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    CHECK_FALSE(Nccl(library_at("nccl_standin_2_30"), 0, 1s).shares_gpus());
+
+    const std::vector<uint64_t> apart{7, 8, 9}, together{7, 8, 7}, without{7, 0, 7};
+    CHECK(Nccl::obstacle(apart, false) == "");
+    CHECK(Nccl::obstacle(together, true) == "");
+    CHECK(Nccl::obstacle(together, false).starts_with("ranks 0 and 2 share a GPU"));
+    CHECK(Nccl::obstacle(without, true) == "rank 1 has no NCCL or no GPU");
+  }
+
   TEST_CASE("NCCL is for GPUs") {
     const auto transport = Transport::ghost(0, 2);
     CHECK_THROWS_WITH_AS(transport->choose(TransportChoice::nccl, Target{}), doctest::Contains("the target is cpu"),

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -23,16 +24,19 @@ def call(*words, environment=ENVIRONMENT, **options):
     return subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True, timeout=200, **options)
 
 
+STAGES = ("tests", "attention", "kernels", "matrix", "steps", "train", "ranks", "layouts")
+
+
 class Bench(unittest.TestCase):
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="triax-bench-"))
         self.addCleanup(shutil.rmtree, self.folder)
 
-    def check(self, program, *words):
+    def check(self, program, *words, environment=ENVIRONMENT):
         """gpu_check's JSON, by stage. Its limits are those of a GPU; a loaded CPU may take longer."""
-        stages = ("tests", "attention", "kernels", "matrix", "steps", "train", "ranks")
-        limits = ",".join(f"{stage}=150" for stage in stages)
-        done = call(program, "--dry", "--limits", limits, "--out", self.folder / "out", *words, cwd=self.folder)
+        limits = ",".join(f"{stage}=150" for stage in STAGES)
+        done = call(program, "--dry", "--limits", limits, "--out", self.folder / "out", *words, cwd=self.folder,
+                    environment=environment)
         path = self.folder / "out" / "gpu_check.json"
         self.assertTrue(path.exists(), done.stdout + done.stderr)
         return {stage["stage"]: stage for stage in json.loads(path.read_text())["stages"]}, done
@@ -45,11 +49,24 @@ class Bench(unittest.TestCase):
         done = call(ROOT / "scripts/gpu_check", "--pack", pack, "--dry", "--build", build, "--limit-mib", "2000")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertTrue(any(path.name.startswith("libdnnl") for path in (pack / "lib").iterdir()))
-        stages, done = self.check(pack / "gpu_check")
+        # As on a machine without Open MPI: the pack brings its own along.
+        with_mpi = (pack / "mpi" / "bin" / "mpirun").exists()
+        self.assertEqual(with_mpi, bool(shutil.which("ompi_info")))
+        (self.folder / "bin").mkdir()
+        for tool in ("python3", "ldd"):
+            (self.folder / "bin" / tool).symlink_to(sys.executable if tool == "python3" else shutil.which(tool))
+        stages, done = self.check(pack / "gpu_check", environment={"PATH": str(self.folder / "bin")})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(list(stages), ["tests", "attention", "kernels", "matrix", "steps", "train", "ranks"])
+        self.assertEqual(tuple(stages), STAGES)
         for name, stage in stages.items():
-            self.assertIn(stage["result"], ("ok",) if shutil.which("mpirun") or name != "ranks" else ("skipped",), stage)
+            self.assertEqual(stage["result"], "ok" if with_mpi or name not in ("ranks", "layouts") else "skipped", stage)
+        if with_mpi:
+            layouts = {layout["layout"]: layout for layout in stages["layouts"]["layouts"]}
+            self.assertLessEqual({"dp 2", "dp 2, ZeRO-3", "tp 2", "pp 2"}, set(layouts))
+            for layout in layouts.values():
+                self.assertEqual((layout["result"], layout["exchanges"]), ("ok", "by MPI"), layout)
+                self.assertLess(layout["gradient_norm"], 1e-4, layout)
+            self.assertRegex(done.stdout, r"tp 2 +ok +\S+e-\S+ +\S+e-\S+  by MPI\n")
         self.assertGreater(stages["steps"]["rows"][0]["planned_bytes"], 0)
         self.assertGreater(len(stages["kernels"]["rows"]), 20)
         self.assertIn("figures mean nothing", done.stdout)
@@ -69,6 +86,67 @@ esac
                          {"tests": "skipped", "attention": "FAIL", "kernels": "FAIL", "matrix": "ok"})
         for said in ("FAILED attention: not done within its 1 s", "FAILED kernels: ", "the kernels are not well"):
             self.assertIn(said, done.stdout)
+
+    def test_a_layout_that_trains_otherwise_or_hangs_is_found(self):
+        """mpirun is a script here: one rank stands for two, but for two layouts."""
+        script(self.folder / "bin" / "mpirun", """#!/bin/sh
+shift 2
+case "$*" in
+  *mesh.tp=2*) exec "$@" --set mesh.tp=1 --set train.seed=9 ;;
+  *mesh.pp=2*) echo "rank 1 is lost"; exit 1 ;;
+  *mesh.dp=2*) exec "$@" --set mesh.dp=1 ;;
+  *) exec "$@" ;;
+esac
+""")
+        build = Path(TRIAX).parent
+        if not (build / "libtriax_mpi.so").exists():
+            self.skipTest("no part for MPI")
+        stages, done = self.check(ROOT / "scripts/gpu_check", "--build", build, "--only", "layouts",
+                                  environment={**ENVIRONMENT, "PATH": f"{self.folder}/bin:{os.environ['PATH']}"})
+        self.assertEqual(done.returncode, 1, done.stdout)
+        results = {layout["layout"]: layout["result"] for layout in stages["layouts"]["layouts"]}
+        self.assertEqual([results[name] for name in ("dp 2", "dp 2, ZeRO-3", "tp 2", "pp 2")], ["ok", "ok", "FAIL", "FAIL"])
+        self.assertRegex(done.stdout, r"FAILED layouts: tp 2: loss of step \d+ differs from one rank's by")
+        self.assertIn("FAILED layouts: pp 2: ", done.stdout)
+        self.assertIn("rank 1 is lost", done.stdout)
+
+    def nccl(self, number):
+        """A library that says of itself which NCCL it is, and can no more."""
+        if not shutil.which("c++"):
+            self.skipTest("no compiler")
+        library = self.folder / str(number) / "libnccl.so.2"
+        script(library.with_suffix(".cpp"), f'extern "C" int ncclGetVersion(int* version) {{ *version = {number}; return 0; }}\n')
+        done = call("c++", "-shared", "-fPIC", library.with_suffix(".cpp"), "-o", library)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return library
+
+    def test_which_nccl_a_pack_takes_along(self):
+        build = Path(TRIAX).parent
+        if not (build / "test_kernels").exists():
+            self.skipTest(f"{build} has no test_kernels")
+        new, old = self.nccl(23007), self.nccl(22809)
+        words = [ROOT / "scripts/gpu_check", "--dry", "--build", build, "--limit-mib", "2000", "--pack"]
+        for library, says in ((old, "libnccl.so.2 is NCCL 2.28.9; ranks share a GPU from 2.30 on"),
+                              (build / "libtriax_mpi.so", "is no library of NCCL, or does not load")):
+            done = call(*words, self.folder / "pack", "--nccl", library)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn(says, done.stderr)
+        done = call(*words, self.folder / "pack", "--nccl", new)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((self.folder / "pack/lib/libnccl.so.2").exists())
+        self.assertEqual(json.loads((self.folder / "pack/pack.json").read_text())["nccl"], "2.30.7")
+
+    def test_what_carries_the_exchanges_of_ranks_on_one_gpu(self):
+        sys.path.insert(0, str(ROOT / "scripts"))
+        import gpu_ranks
+        folders = [self.nccl(22809).parent, self.nccl(23007).parent]
+        environment, options, sentence = gpu_ranks.carrier(False, folders)
+        self.assertEqual(environment, {"TRIAX_NCCL": str(folders[1] / "libnccl.so.2"), "NCCL_MULTI_RANK_GPU_ENABLE": "1"})
+        self.assertEqual((options, sentence), (["--set", "comm.transport=nccl"], "by NCCL 2.30.7"))
+        for where, says in (([], "no libnccl.so.2 here"), (folders[:1], "is 2.28.9, and ranks share a GPU from 2.30 on")):
+            environment, options, sentence = gpu_ranks.carrier(False, where)
+            self.assertEqual((environment, options), ({}, ["--set", "comm.transport=mpi"]))
+            self.assertIn(says, sentence)
 
     def test_words_that_gpu_check_does_not_know(self):
         for words, says in ((["--only", "trian"], "there is no stage trian; there are tests"),
