@@ -51,7 +51,7 @@ check: ## make check K=rmsnorm: one kernel, checked on the host and emulated; by
 	@scripts/setup --check build test
 	@$(call build,build/test,$(test_build),test_kernels)
 	@scripts/run_tests kernel '$(K)'
-	@scripts/kernel_facts '$(K)'
+	@scripts/kernel_facts '$(K)' --launches build/test/launches
 
 format: ## clang-format over the tree
 	@$(sources) | xargs clang-format -i

@@ -231,9 +231,15 @@ printf '.entry tiles(\n.maxntid 128\n ld.global.v4.f32 x;\n st.global.f32 x;\n' 
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("unchecked without a GPU: matmul 'tiles' (kernels/cuda/tiles.cu)\n", done.stdout)
             self.assertIn("unchecked without a GPU: matmul 'triax' (kernels/cuda/library.cu)\n", done.stdout)
-            self.assertRegex(done.stdout, r"\n +32 +0 +0 +64/64 +1/2  tiles\n")
+            self.assertRegex(done.stdout, r"\n +32 +0 +0 +- +64/64 +1/2  tiles\n")
+        launches = self.folder / "launches"
+        launches.write_text("0 128 triax::(anonymous namespace)::other<true>(int)\n"
+                            "49152 128 void triax::(anonymous namespace)::tiles(triax::(anonymous namespace)::A)\n"
+                            "65536 128 triax::(anonymous namespace)::tiles(triax::(anonymous namespace)::A)\n")
+        done = call(facts, "matmul", "--launches", launches, environment={"PATH": "/usr/bin:/bin", "NVCC": str(tools / "nvcc")})
+        self.assertRegex(done.stdout, r"\n +32 +0 +0 +65536 +12/64 +1/2  tiles\n")  # three blocks of 65 KiB fit in 228
         compiled = (self.folder / "compiled").read_text().splitlines()
-        self.assertEqual(len(compiled), 2)  # what has no kernel of its own is not
+        self.assertEqual(len(compiled), 3)  # what has no kernel of its own is not
         done = call(facts, "sum", environment={"PATH": "/usr/bin:/bin", "NVCC": str(self.folder / "nvcc")})
         self.assertIn(f"NVCC is {self.folder}/nvcc, which cannot be run", done.stderr)
         self.assertNotIn("unchecked", done.stdout)

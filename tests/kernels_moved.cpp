@@ -2,6 +2,7 @@
 // detector. With TRIAX_MOVED=NAME in the environment (make check) also printed, for each kernel of the benchmarks with
 // this name, in the size that they check.
 #include "kernels/elementwise.h"
+#include "kernels/head_norm.h"
 #include "tests/kernel_check.h"
 #include "train/bench_kernels.h"
 #include <cctype>
@@ -69,6 +70,26 @@ TEST_CASE("moved: each byte of an elementwise kernel once") {
     CHECK(add_ones(units).written == 4 * n);
   }
   CHECK(add_ones("emulated").read == 0);
+}
+
+TEST_CASE("launched: a kernel with the most dynamic shared memory that it was given") {
+  const auto of = [](const char* name) {
+    emulation::Launched found;
+    for (const emulation::Launched& one : emulation::launched())
+      if (one.kernel.find(name) != std::string::npos && one.shared >= found.shared) found = one;
+    return found;
+  };
+  const Emulation emulation("races");
+  for (const int64_t D : {8, 16, 8}) {
+    KernelCheck k(1, "sm_90a", true);
+    const Vec x(size_t(3 * D), 1.0), ones(size_t(2 * D), 1.0);
+    const Tensor weight = k.in(Dtype::f32, {2 * D}, ones), before = k.in(Dtype::f32, {3, D}, x),
+                 dx = k.in(Dtype::f32, {3, D}, x), dweight = k.in(Dtype::f32, {2 * D}, ones);
+    k.run(head_norm_backward({.queries = 1, .dx = dx, .dweight = dweight, .before = before, .weight = weight}));
+  }
+  const emulation::Launched one = of("head_norm_backward_kernel<256, 8, 4, float>");
+  CHECK(one.threads == 256);
+  CHECK(one.shared == 256 / 8 * 2 * 16 * sizeof(float)); // a row of sums for each group of 8 lanes
 }
 
 TEST_CASE("moved: what was asked for") {

@@ -262,6 +262,7 @@ void run_grid(dim3 grid, dim3 dim, size_t shared, const Kernel& kernel) {
   block.launcher = {};
   block.failure.clear();
   take_shared(shared);
+  note_launch();
   random_turn.seed(unsigned(schedule.seed) + 1);
   registers.blockDim = block.dim;
   registers.gridDim = {grid.x, grid.y, grid.z};

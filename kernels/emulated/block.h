@@ -100,10 +100,14 @@ bool written_first(uintptr_t at);
 
 // ---- reports (report.cpp) ----
 
+/// Remembers the launch in progress, for launched().
+void note_launch();
+
 /// "kernel K, block (0, 0, 0), thread (1, 0, 0)".
 std::string where();
 std::string name_of_kernel();
-std::string name_of(const Place& place); ///< "kernels/norm.cu:19"
+std::vector<std::string> names_of_functions(const std::vector<const void*>& functions); ///< whole, as C++ has them
+std::string name_of(const Place& place);                                                ///< "kernels/norm.cu:19"
 /// "kernels/simt.h:66 (load) < kernels/norm.cu:19": the line, and those that it was inlined into.
 std::string source_of(const void* caller);
 constexpr const char* kUnknownLine = "an unknown line";

@@ -39,6 +39,16 @@ struct Moved {
 /// By the last operation that an emulated device ran, or that was declared; nothing but with the race detector.
 Moved moved();
 
+/// A kernel that was launched, and the most of its launches so far.
+struct Launched {
+  std::string kernel; ///< "triax::(anonymous namespace)::rope_kernel<256, 8, triax::bf16>(...)"
+  unsigned threads = 0;
+  size_t shared = 0; ///< dynamic, in bytes
+};
+/// By all emulated devices of this process. With TRIAX_LAUNCHES=FILE in the environment, lines "SHARED THREADS KERNEL"
+/// are added to the file when the process ends, for scripts/kernel_facts.
+std::vector<Launched> launched();
+
 struct Schedule {
   Order order = Order::forward;
   uint64_t seed = 0;

@@ -12,16 +12,19 @@
 namespace triax::emulation {
 namespace {
 
-/// What addr2line says of an address of this program or of a library of its own: lines of a function and its place,
-/// innermost first.
-std::vector<std::string> look_up(const void* address) {
+/// What addr2line says of addresses of this program, or of one library of its own: lines of a function and its place,
+/// with `options` beside the usual ones.
+std::vector<std::string> look_up(const std::vector<const void*>& addresses, const char* options) {
   Dl_info info{};
   link_map* map = nullptr;
-  if (!dladdr1(address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) || !map) return {};
+  if (addresses.empty() || !dladdr1(addresses[0], &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) || !map)
+    return {};
   const std::string file = map->l_name && *map->l_name ? map->l_name : "/proc/self/exe";
   const std::string resolved = std::unique_ptr<char, decltype(&free)>(realpath(file.c_str(), nullptr), &free).get();
-  const std::string command = concat("addr2line -Cfie '", resolved, "' 0x", std::hex,
-                                     reinterpret_cast<uintptr_t>(address) - map->l_addr, " 2>/dev/null");
+  std::string command = concat("addr2line -Cf", options, "e '", resolved, "'");
+  for (const void* address : addresses)
+    command += concat(" 0x", std::hex, reinterpret_cast<uintptr_t>(address) - map->l_addr);
+  command += " 2>/dev/null";
   std::vector<std::string> lines;
   const std::unique_ptr<FILE, int (*)(FILE*)> out(popen(command.c_str(), "r"), pclose);
   std::array<char, 2048> line;
@@ -31,6 +34,8 @@ std::vector<std::string> look_up(const void* address) {
   }
   return lines;
 }
+/// Innermost first, where calls were inlined.
+std::vector<std::string> look_up(const void* address) { return look_up({address}, "i"); }
 
 /// Without arguments, template arguments and namespaces.
 std::string short_name(std::string name) {
@@ -53,6 +58,13 @@ std::string triple(const uint3& v) { return concat("(", v.x, ", ", v.y, ", ", v.
 std::string name_of_kernel() {
   const auto lines = look_up(block.kernel.function);
   return lines.empty() ? "an unknown kernel" : short_name(lines[0]);
+}
+
+std::vector<std::string> names_of_functions(const std::vector<const void*>& functions) {
+  const std::vector<std::string> lines = look_up(functions, "");
+  std::vector<std::string> names(functions.size(), "an unknown kernel");
+  for (size_t i = 0; i < names.size() && 2 * i < lines.size(); ++i) names[i] = lines[2 * i];
+  return names;
 }
 
 std::string where() {
