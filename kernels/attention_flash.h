@@ -103,6 +103,18 @@ template <int D, int Keys> SIMT_DEV void load_keys(bf16* to, const Arguments& a,
   load_rows<D, Keys>(to + Keys * D, keys + a.G * D, a.kv_pitch, at, a.length);
 }
 
+/// A step through the tiles of keys, of which two places in `stages` are taken in turn: waits for the tile at `at`,
+/// starts to load the next one where there is one up to `last`, and gives the one that is there.
+template <int D, int Keys>
+SIMT_DEV const bf16* take_keys(bf16* stages, int stage, const Arguments& a, const Place& place, int at, int last) {
+  constexpr int kStage = 2 * Keys * D;
+  cp_async_wait<0>();
+  __syncthreads(); // this tile is there, and nobody reads the one before
+  if (at + Keys <= last) load_keys<D, Keys>(stages + (stage ^ 1) * kStage, a, place, at + Keys);
+  cp_async_commit();
+  return stages + stage * kStage;
+}
+
 /// A block's tile of queries, a warp 32 of them.
 template <int Count> struct Queries {
   int first, last;   ///< of the tile

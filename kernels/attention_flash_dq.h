@@ -129,13 +129,9 @@ template <int D> __global__ void __launch_bounds__(kThreads, 2) attention_flash_
   Sums<M, D / 8> dq;
   clear<M, D / 8>(dq);
   for (int stage = 0; at <= t.any.last; at += L::kKeys, stage ^= 1) {
-    cp_async_wait<0>();
-    __syncthreads(); // this tile is there, and nobody reads the one before
-    if (at + L::kKeys <= t.any.last) load_keys<D, L::kKeys>(stages + (stage ^ 1) * L::kStage, a, place, at + L::kKeys);
-    cp_async_commit();
+    const bf16* const k = take_keys<D, L::kKeys>(stages, stage, a, place, at, t.any.last);
     const Seen& seen = place.seen[threadIdx.x / kLanes];
     if (seen.sees_none(at, L::kKeys)) continue;
-    const bf16* const k = stages + stage * L::kStage;
     Sums<M, N> s, ds;
     multiply_rows<D, M, N>(s, q + t.own * D, k, lane);
     if (!seen.sees_all(at, L::kKeys)) mask<M, N>(s, keys + t.own, at, lane);

@@ -1,5 +1,6 @@
 #include "kernels/head_norm.h"
 #include "kernels/head_norm_shape.h"
+#include "kernels/partial_sums.h"
 
 namespace triax {
 namespace {
@@ -8,10 +9,10 @@ Description describe_forward(const Target&, const Op& op) {
   return {.flops = 5.0 * double(op[0].size()), .bytes = operand_bytes(op), .kernels = {"head_norm_forward"}};
 }
 
-Description describe_backward(const Target&, const Op& op) {
+Description describe_backward(const Target& target, const Op& op) {
   return {.flops = 12.0 * double(op[0].size()),
           .bytes = operand_bytes(op),
-          .scratch = kHeadNormPartials * op[1].bytes(),
+          .scratch = partial_sums(target.kind == Target::Kind::cpu, op[0].dim[0]) * op[1].bytes(),
           .kernels = {"head_norm_backward", "add_partials"}};
 }
 

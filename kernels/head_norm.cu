@@ -2,6 +2,7 @@
 // memory: forward reads x and writes it twice (the result, and what it was), backward reads two and writes one.
 #include "kernels/each.h"
 #include "kernels/head_norm_shape.h"
+#include "kernels/partial_sums.h"
 
 namespace triax {
 inline namespace SIMT_NS {
@@ -136,7 +137,7 @@ static void launch_head_norm_backward(const Op& op, const LaunchContext& context
   const auto a = op.get<HeadNormAttributes>();
   const int64_t rows = op[0].dim[0], heads = op[0].dim[1] / a.head_width, stride = op[0].stride[0];
   if (rows == 0 || heads == 0) return;
-  const int64_t partials = rows < kHeadNormPartials ? rows : kHeadNormPartials, columns = 2 * int64_t(a.head_width);
+  const int64_t partials = partial_sums(kIsHost, rows), columns = 2 * int64_t(a.head_width);
   float* partial = context.scratch.data<float>();
   with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);

@@ -9,7 +9,5 @@ struct HeadNormAttributes {
   float eps;
   int32_t head_width; ///< D
 };
-/// Partial sums of the weight gradients; fixed, so that their order never depends on the machine.
-constexpr int64_t kHeadNormPartials = 256;
 
 } // namespace triax

@@ -33,10 +33,10 @@ MUTANTS = {
         "  blocks[blockIdx.x] = total;"),
     "embedding_two_owners": ("embedding.cu", "embedding.cu",
         "first == 0 || tokens[order[first - 1]] != token", "true"),
-    "flash_no_wait": ("attention_cuda.cu", "attention_flash_forward.h",
-        "    cp_async_wait<0>();\n", ""),
-    "flash_no_barrier": ("attention_cuda.cu", "attention_flash_forward.h",
-        "    __syncthreads(); // this tile is there, and nobody reads the one before\n", ""),
+    "flash_no_wait": ("attention_cuda.cu", "attention_flash.h",
+        "  cp_async_wait<0>();\n", ""),
+    "flash_no_barrier": ("attention_cuda.cu", "attention_flash.h",
+        "  __syncthreads(); // this tile is there, and nobody reads the one before\n", ""),
 }
 
 
