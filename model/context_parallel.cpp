@@ -11,7 +11,17 @@ Tensor keys_of(const AttentionShape& s, const Tensor& qkv) {
   return qkv.slice(1, s.heads * s.head_width, 2 * s.kv_heads * s.head_width);
 }
 
-/// Of a dense tensor: its first two dimensions change places.
+/// Columns [N, C] as the ranks have them: [N, R, C / R].
+Tensor by_ranks(const Tensor& columns, int64_t ranks) {
+  Tensor t = columns;
+  const int64_t C = columns.dim[1] / ranks;
+  t.rank = 3;
+  t.dim = {columns.dim[0], ranks, C, 1};
+  t.stride = {columns.stride[0], C, 1, 0};
+  return t;
+}
+
+/// The first two dimensions change places.
 Tensor swapped(Tensor t) {
   std::swap(t.dim[0], t.dim[1]);
   std::swap(t.stride[0], t.stride[1]);
@@ -42,9 +52,8 @@ Allocation ContextParallel::statistics(const AttentionShape& s) {
 ContextParallel::Kept ContextParallel::forward(const AttentionShape& shape, const Tensor& out, const Tensor& qkv,
                                                const Tensor& document_start) {
   if (size() > 1)
-    return (this->*(exchange_ == ContextExchange::ring ? &ContextParallel::ring_forward
-                                                       : &ContextParallel::heads_forward))(shape, out, qkv,
-                                                                                           document_start);
+    return exchange_ == ContextExchange::ring ? ring_forward(shape, out, qkv, document_start)
+                                              : heads_forward(shape, out, qkv, document_start);
   Kept kept;
   kept.lse = statistics(shape);
   device_.compute().run(attention_forward({shape, out, kept.lse, qkv, document_start}));
@@ -177,11 +186,7 @@ Allocation ContextParallel::to_heads(const AttentionShape& s, const Tensor& rows
   int64_t from = 0, to = 0;
   for (const int64_t count : heads) {
     const int64_t columns = count * s.head_width;
-    Tensor parts = rows.slice(1, from, columns); // [N, R, columns / R]
-    parts.rank = 3;
-    parts.dim = {N, R, columns / R, 1};
-    parts.stride = {rows.stride[0], columns / R, 1, 0};
-    compute.run(rearrange(swapped(sent->slice(2, to, columns / R)), parts));
+    compute.run(rearrange(swapped(sent->slice(2, to, columns / R)), by_ranks(rows.slice(1, from, columns), R)));
     from += columns;
     to += columns / R;
   }
@@ -212,11 +217,7 @@ void ContextParallel::to_rows(const AttentionShape& s, const Tensor& rows, const
   int64_t from = 0, to = 0;
   for (const int64_t count : heads) {
     const int64_t columns = count * s.head_width;
-    Tensor parts = rows.slice(1, to, columns);
-    parts.rank = 3;
-    parts.dim = {N, R, columns / R, 1};
-    parts.stride = {rows.stride[0], columns / R, 1, 0};
-    compute.run(rearrange(parts, swapped(received->slice(2, from, columns / R))));
+    compute.run(rearrange(by_ranks(rows.slice(1, to, columns), R), swapped(received->slice(2, from, columns / R))));
     to += columns;
     from += columns / R;
   }

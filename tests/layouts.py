@@ -36,7 +36,10 @@ PIPELINES = [("deep", {"pp": 2}), ("deep", {"pp": 2, "accumulate": 4}), ("deep",
              ("deep", {"pp": 2, "tp": 2, "dp": 2, "zero": 3, "accumulate": 4, "schedule": "interleaved", "parts": 2}),
              ("deep", {"pp": 4, "accumulate": 8, "schedule": "zb-h1"}),
              ("deep_tied", {"pp": 2, "dp": 2, "zero": 2, "accumulate": 4, "schedule": "zb-h1"}),
-             ("deep", {"pp": 2, "tp": 4, "accumulate": 4, "chunks": 2, "schedule": "zb-h1"})]
+             ("deep", {"pp": 2, "tp": 4, "accumulate": 4, "chunks": 2, "schedule": "zb-h1"}),
+             ("llama", {"pp": 4}), ("deep", {"pp": 8, "accumulate": 8}), ("llama", {"pp": 2, "dp": 2, "accumulate": 2}),
+             ("llama", {"pp": 2, "dp": 2, "zero": 1, "accumulate": 2}), ("llama", {"pp": 4, "dp": 2, "zero": 3, "accumulate": 2}),
+             ("qwen3", {"pp": 2, "tp": 4, "dp": 2, "zero": 3, "accumulate": 2, "order": "pod,tp,pp,cp,dp"})]
 
 # Both exchanges, learned positions, tied embeddings; with other axes, and all of them.
 CONTEXTS = [("llama", {"cp": 2}), ("llama", {"cp": 4, "accumulate": 2}), ("llama", {"cp": 2, "exchange": "all_to_all"}),
