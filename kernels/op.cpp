@@ -23,6 +23,8 @@ struct Entry {
   std::string chosen = kReference;
   std::string favourite; ///< what "auto" means where it takes the operation; empty: there is no "auto"
   TakesFn takes = nullptr;
+  std::string (*obstacle)() = nullptr; ///< of the favourite; null: none
+  std::string left_out;                ///< why the favourite is not taken; empty: it is
 };
 std::map<std::string, Entry>& registry() {
   static std::map<std::string, Entry> kinds;
@@ -71,10 +73,41 @@ FavouriteRegistration::FavouriteRegistration(const char* kind, const char* name,
   entry.takes = takes;
 }
 
-bool has_favourite(const std::string& kind) {
+ObstacleRegistration::ObstacleRegistration(const char* kind, std::string (*obstacle)()) {
+  registry()[kind].obstacle = obstacle;
+}
+
+namespace {
+
+/// A kind, or those that begin so, which have a favourite.
+std::vector<std::string> with_favourite(const std::string& kind) {
+  std::vector<std::string> kinds;
   for (const auto& [key, entry] : registry())
-    if ((key == kind || key.rfind(kind + "_", 0) == 0) && !entry.favourite.empty()) return true;
-  return false;
+    if ((key == kind || key.rfind(kind + "_", 0) == 0) && !entry.favourite.empty()) kinds.push_back(key);
+  return kinds;
+}
+
+} // namespace
+
+bool has_favourite(const std::string& kind) { return !with_favourite(kind).empty(); }
+
+std::string obstacle_of_favourite(const std::string& kind, const Target& target) {
+  for (const std::string& one : with_favourite(kind)) {
+    const Entry& entry = registry()[one];
+    if (!find_launch(OpKind{one.c_str(), nullptr}, target.kind, entry.favourite))
+      return concat("this binary was built without '", entry.favourite, "' for ", target.name);
+    if (const std::string why = entry.obstacle ? entry.obstacle() : ""; !why.empty()) return why;
+  }
+  return "";
+}
+
+void leave_out_favourite(const std::string& kind, const std::string& why) {
+  for (const std::string& one : with_favourite(kind)) registry()[one].left_out = why;
+}
+
+std::string why_left_out(const std::string& kind) {
+  const auto kinds = with_favourite(kind);
+  return kinds.empty() ? "" : registry()[kinds.front()].left_out;
 }
 
 std::vector<std::string> implementations(const OpKind& kind) {
@@ -127,7 +160,7 @@ std::string chosen_implementation(const OpKind& kind) { return registry()[kind.n
 std::string implementation_of(const Target& target, const Op& op) {
   const Entry& entry = registry()[op.kind->name];
   if (entry.chosen != kAutomatic) return entry.chosen;
-  return entry.takes(target, op) ? entry.favourite : kReference;
+  return entry.left_out.empty() && entry.takes(target, op) ? entry.favourite : kReference;
 }
 
 Description describe(const Target& target, const Op& op) {

@@ -229,6 +229,18 @@ TEST_SUITE("kernels_implementation") {
     const std::string said = error_of([&] { demand_launch(nullptr, gpu, Op(kHalve).update(even)); });
     CHECK(has(said, "kernels.test_halve is auto, which on sm_90a is 'quick' for such a run, and this binary was built "
                     "without it: set kernels.test_halve=triax"));
+
+    CHECK(obstacle_of_favourite("test_halve", {}).empty());
+    CHECK(obstacle_of_favourite("test_add", {}).empty()); // it has no favourite
+    CHECK(obstacle_of_favourite("test_halve", gpu) == "this binary was built without 'quick' for sm_90a");
+    const ObstacleRegistration missing("test_halve", [] { return std::string("no library"); });
+    CHECK(obstacle_of_favourite("test_halve", {}) == "no library");
+    leave_out_favourite("test_halve", "no library");
+    CHECK(why_left_out("test_halve") == "no library");
+    CHECK(implementation_of({}, Op(kHalve).update(even)) == kReference);
+    CHECK(describe({}, Op(kHalve).update(even)).kernels.empty());
+    leave_out_favourite("test_halve", "");
+    CHECK(implementation_of({}, Op(kHalve).update(even)) == "quick");
     choose_implementation("test_halve", kReference);
   }
 

@@ -1,7 +1,9 @@
 // Whole training steps through the GPU's path, emulated: planned for a GPU, in the plan's arena, every access held to
 // what its operation declares.
+#include "kernels/choice.h"
 #include "kernels/emulated/emulation.h"
 #include "tests/helpers.h"
+#include "train/favourites.h"
 #include "train/trainer.h"
 #include <cmath>
 #include <doctest/doctest.h>
@@ -102,17 +104,30 @@ TEST_SUITE("train_emulated") {
     const emulation::Emulation emulation("emulated");
     const Target target = Target::parse("sm_90a");
     const auto transport = Transport::ghost(0, 1);
-    const auto follow = [&](const char* attention) {
+    const auto plan_of = [&](const char* attention) {
       const RunConfig config =
           load_config("", {"data.folder=unused", "model=tiny", "data.sequence=16", "train.dtype=bf16",
                            "data.document_mask=false", concat("kernels.attention=", attention)});
-      const Plan plan = make_plan(target, 1, Mesh{MeshShape{}, 0, 1}, config);
+      return make_plan(target, 1, Mesh{MeshShape{}, 0, 1}, config);
+    };
+    const auto follow = [&](const char* attention) {
+      const Plan plan = plan_of(attention);
       return test::error_of([&] { Device::open(target, 1)->follow(plan); });
     };
     const std::string said = follow("auto");
     CHECK_MESSAGE(test::has(said, "kernels.attention is auto, which on sm_90a is 'cudnn' for such a run"), said);
     CHECK_MESSAGE(test::has(said, "set kernels.attention=triax"), said);
     CHECK(follow("triax").empty());
+
+    settle_favourites(*transport, {}); // a CPU's run has none to settle
+    CHECK(why_left_out("attention").empty());
+    settle_favourites(*transport, target);
+    CHECK(why_left_out("attention") == "this binary was built without 'cudnn' for sm_90a");
+    CHECK(follow("auto").empty());
+    CHECK(favourites_text(plan_of("auto")) == "attention by triax (this binary was built without 'cudnn' for sm_90a)");
+    leave_out_favourite("attention", "");
+    CHECK(favourites_text(plan_of("auto")) == "attention by cudnn");
+    CHECK(favourites_text(plan_of("triax")) == "attention by triax");
   }
 
 } // TEST_SUITE

@@ -1,5 +1,6 @@
 // triax train: a run from its configuration, under mpirun, srun, or alone.
 #include "train/commands.h"
+#include "train/favourites.h"
 #include "train/machine.h"
 #include "train/run.h"
 #include <filesystem>
@@ -34,6 +35,7 @@ void run_train(const Options& options, char** arguments) {
   const Target target = options.target == "auto" ? best_target() : Target::parse(options.target);
   const std::string sentence = transport.choose(config.comm.transport, target);
   if (transport.rank() == 0 && !sentence.empty()) std::cerr << sentence << "\n";
+  settle_favourites(transport, target);
   Run run(config, transport, target, options.capture);
   train(run);
 }

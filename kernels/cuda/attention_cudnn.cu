@@ -4,6 +4,7 @@
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include "kernels/attention_shape.h"
+#include "kernels/choice.h"
 #include "kernels/simt.h"
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
@@ -174,6 +175,13 @@ void launch_backward(const Op& op, const LaunchContext& context) {
        {kDv, values(op[1], a)}},
       build_backward);
 }
+
+/// Asked before a run is planned, on its machine.
+std::string obstacle() {
+  void* library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL); // stays open
+  return library ? "" : concat("cuDNN 9 is not to be found (", dlerror(), ")");
+}
+const ObstacleRegistration kObstacle("attention_forward", obstacle);
 
 REGISTER_IMPLEMENTATION("attention_forward", "cudnn", launch_forward);
 REGISTER_IMPLEMENTATION("attention_backward", "cudnn", launch_backward);
