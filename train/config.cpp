@@ -33,7 +33,7 @@ bool operator==(const RunConfig& a, const RunConfig& b) {
   return a.model == b.model && a.data == b.data && a.train == b.train && a.optimizer == b.optimizer &&
          a.evaluate == b.evaluate && a.checkpoint == b.checkpoint && a.run == b.run && a.mesh == b.mesh &&
          a.pipeline == b.pipeline && a.context == b.context && a.zero == b.zero && a.comm == b.comm &&
-         a.kernels == b.kernels && a.threads == b.threads;
+         a.kernels == b.kernels && a.matmul_algorithms == b.matmul_algorithms && a.threads == b.threads;
 }
 
 namespace {

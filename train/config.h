@@ -132,7 +132,8 @@ struct RunConfig {
   ZeroConfig zero;
   CommConfig comm;
   std::map<std::string, std::string> kernels = default_kernels(); ///< by family, see kernels/op.h
-  int64_t threads = 0;                                            ///< of one rank; 0: the cores that the rank may use
+  std::string matmul_algorithms; ///< a file of another run's; empty: what the run's own folder has
+  int64_t threads = 0;           ///< of one rank; 0: the cores that the rank may use
   /// "train.steps" -> where its value came from ("run.json", "--set", "llama3-8b", "derived: ..."), for every value
   /// that is not the default. Not part of what is compared or written.
   std::map<std::string, std::string> origin;

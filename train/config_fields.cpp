@@ -148,6 +148,10 @@ void add_rest(RunConfig& c, List& list) {
         "parts in which rows are exchanged between tensor-parallel ranks while other parts are multiplied; 1: no "
         "overlap",
         from_to(1, 64)},
+       {"kernels.matmul_algorithms", &c.matmul_algorithms,
+        "a file that another run left as matmul_algorithms.json in its folder: its cuBLASLt algorithms are taken; "
+        "empty: "
+        "those of the run's own folder, where it goes on"},
        {"threads", &c.threads, "of one rank; 0: the cores that it may use", from_to(0, 4096)}});
 }
 

@@ -2,6 +2,8 @@
 #include "data/split_info.h"
 #include "kernels/matmul.h"
 #include "model/flops.h"
+#include "train/algorithms_file.h"
+#include "train/favourites.h"
 #include "train/json_file.h"
 #include "train/machine.h"
 #include "train/memory_table.h"
@@ -50,7 +52,11 @@ Run::Run(const RunConfig& config, Transport& transport, const Target& target, co
       mesh_(mesh_shape(config), transport.rank(), transport.size(), transport.hosts()), target_(target),
       threads_(choose_threads(config.threads, transport.local_size())),
       data_(Dataset::open(data_options(config, "train"))),
-      plans_(make_plans(target_, threads_, mesh_, config, captures())), device_(Device::open(target_, threads_)),
+      plans_(make_plans(target_, threads_, mesh_, config, captures())),
+      algorithms_note_(take_algorithms(transport,
+                                       config.matmul_algorithms.empty() ? algorithms_path() : config.matmul_algorithms,
+                                       !config.matmul_algorithms.empty())),
+      device_(Device::open(target_, threads_)),
       trainer_((device_->follow(plan(), transport.local_size()), *device_), transport, mesh_, config,
                choose_dtype(config.train.dtype, target_), captures()),
       began_(Wall::now()) {
@@ -91,9 +97,13 @@ void Run::announce() const {
   if (const int hosts = mesh_.hosts_of(kTensorAxes); hosts > 1)
     std::cout << "mesh   note: tensor-parallel groups span " << hosts
               << " hosts, and every layer waits for their link; mesh.tp should divide the ranks of a host\n";
+  if (const std::string text = favourites_text(plan()); !text.empty()) std::cout << "kernel " << text << "\n";
+  if (!algorithms_note_.empty()) std::cout << "note   " << algorithms_note_ << "\n";
   if (!held_out_) std::cout << "no evaluation: " << held_out_problem_ << "\n";
   std::cout << std::flush;
 }
+
+std::string Run::algorithms_path() const { return (fs::path(config_.run.folder) / kAlgorithmsName).string(); }
 
 std::string Run::checkpoint_to_resume() const {
   std::string path;
@@ -220,6 +230,7 @@ Json Run::speed(double seconds) const {
 
 void Run::log_step() {
   step_seconds_ = seconds_since(step_began_);
+  if (steps_here_ == 0 && !captures()) save_algorithms(transport_, algorithms_path());
   if (steps_here_++ > 0) training_seconds_ += step_seconds_; // the first one warms caches and libraries up
   const double loss = mean_loss();
   if (is_first()) {
@@ -287,6 +298,7 @@ void Run::evaluate() {
 bool Run::checkpoint_due() const { return !captures() && (due(config_.checkpoint.every) || finished()); }
 
 void Run::save() {
+  save_algorithms(transport_, algorithms_path());
   const std::string path = save_checkpoint((fs::path(config_.run.folder) / "checkpoints").string(), transport_,
                                            trainer_, config_, state_, tokenizer_ ? config_.data.folder : std::string());
   if (is_first()) {

@@ -47,6 +47,7 @@ private:
   std::string checkpoint_to_resume() const; ///< empty: none
   void load_weights_and_state();
   void measure_machine(); ///< the matrix rate of all ranks; the best so far counts
+  std::string algorithms_path() const;
   void ask_for_batches();
   Batch rows_of(Batch batch) const; ///< what this rank has of it
   void fill(int64_t micro_batch, const Batch& batch);
@@ -65,7 +66,8 @@ private:
   std::optional<Dataset> held_out_;
   std::string held_out_problem_; ///< why there is no evaluation
   std::optional<Tokenizer> tokenizer_;
-  const std::vector<Plan> plans_; ///< by pipeline stage
+  const std::vector<Plan> plans_;     ///< by pipeline stage
+  const std::string algorithms_note_; ///< why kept algorithms are not used; empty: they are, or there are none
   std::unique_ptr<Device> device_;
   Trainer trainer_;
   std::unique_ptr<Prefetcher> prefetcher_;

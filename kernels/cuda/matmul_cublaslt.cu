@@ -2,6 +2,7 @@
 //
 // cuBLASLt stores by columns: our row-major c[m, n] is its c'[n, m]. So c = op(a) op(b) is asked for as c' = op(b')
 // op(a') with the roles of a and b exchanged and every leading dimension and transposition as it is.
+#include "kernels/algorithms.h"
 #include "kernels/matmul_shape.h"
 #include "kernels/simt.h"
 #include <cublasLt.h>
@@ -75,7 +76,16 @@ cublasLtMatmulAlgo_t choose(cublasLtHandle_t handle, const Product& p, const Op&
   return result.algo;
 }
 
-Product prepare(cublasLtHandle_t handle, const Op& op, bool bias, uint64_t workspace) {
+/// The algorithm that an earlier process took for this, where this library still offers it.
+bool take_kept(cublasLtHandle_t handle, Product& p, const std::string& what, uint64_t workspace) {
+  if (!find_algorithm(what, &p.algorithm, sizeof p.algorithm)) return false;
+  cublasLtMatmulHeuristicResult_t result{};
+  return cublasLtMatmulAlgoCheck(handle, p.operation, p.b, p.a, p.c, p.c, &p.algorithm, &result) ==
+             CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= workspace;
+}
+
+Product prepare(cublasLtHandle_t handle, const Op& op, bool bias, uint64_t workspace, const std::string& what) {
   const auto attributes = op.get<MatmulAttributes>();
   Product p;
   check_blas(cublasLtMatmulDescCreate(&p.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "operation");
@@ -85,7 +95,9 @@ Product prepare(cublasLtHandle_t handle, const Op& op, bool bias, uint64_t works
   p.a = layout_of(op[1]);
   p.b = layout_of(op[2]);
   p.c = layout_of(op[0]);
+  if (take_kept(handle, p, what, workspace)) return p;
   p.algorithm = choose(handle, p, op, workspace);
+  keep_algorithm(what, &p.algorithm, sizeof p.algorithm);
   return p;
 }
 
@@ -111,6 +123,15 @@ Key key_of(const Op& op, bool bias, bool accumulate, int64_t workspace) {
           bias,
           workspace};
 }
+
+/// "matmul m n k ...", which other processes understand.
+std::string text_of(const Key& key) {
+  std::string text = "matmul";
+  for (const int64_t part : key) text += concat(' ', part);
+  return text;
+}
+
+const AlgorithmRegistration kDepends{"cuBLASLt", "GPU"};
 
 /// c[m, n] = bias[n] (+ c[m, n]): before a product that accumulates, where the epilogue cannot add the bias.
 template <int Block, class C, class B> __global__ void __launch_bounds__(Block)
@@ -147,7 +168,8 @@ void launch_matmul(const Op& op, const LaunchContext& context) {
   if (!handle) check_blas(cublasLtCreate(&handle), "start");
   const Key key = key_of(op, epilogue, accumulate, workspace);
   auto at = products.find(key);
-  if (at == products.end()) at = products.emplace(key, prepare(handle, op, epilogue, uint64_t(workspace))).first;
+  if (at == products.end())
+    at = products.emplace(key, prepare(handle, op, epilogue, uint64_t(workspace), text_of(key))).first;
   const Product& p = at->second;
   if (epilogue) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, op[3].data<const void>());
   const float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;
