@@ -1,6 +1,7 @@
 // Causal attention on the host by blocked products in f32 (Dao et al. 2022, arXiv 2205.14135, with the roles of rows
-// and lanes exchanged). Bound by the rate of f32 multiply-adds; but s and dp, whose factors are given, are products of
-// bf16 where these are, and the CPU has them: that rounds nothing more.
+// and lanes exchanged). Bound by the rate of multiply-adds: of f32, or of pairs of bf16 where the operands are and the
+// CPU has them. Then s and dp, whose factors are given, are rounded no more than before; p and ds are rounded to bf16
+// for their products, as on tensor cores, and sums stay f32.
 //
 // A tile of 64 queries lies across the lanes of the vectors: scores are kept as s[key][query], so that the softmax of a
 // query is a plain loop over keys without sums across lanes, and all products have one form,
@@ -13,85 +14,12 @@
 // The unit of work is a key/value head of one sequence with its group of query heads, so each sum has one owner, taken
 // in one order whatever the number of threads. Nothing here may have external linkage outside of this level's
 // namespace: the linker would merge it with code for lesser CPUs.
-#include "kernels/attention_mask.h"
-#include "kernels/attention_shape.h"
-#include "kernels/host/tile.h"
-#include <limits.h>
+#include "kernels/host/attention_products.h"
 #include <omp.h>
 
 namespace triax {
 inline namespace SIMT_NS {
 namespace {
-
-constexpr int kQ = kAttentionQueries, kK = kAttentionKeys;
-constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
-static_assert(kQ == kK && kAttentionPadding % kLanes == 0);
-
-SIMT_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-SIMT_FN int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/// Where a tile of queries stands, and which keys each of its queries sees.
-struct Queries {
-  int64_t first, count;
-  int64_t first_key = INT_MAX, end = 0;        ///< of the keys that any of them sees
-  int64_t first_end = INT_MAX, last_start = 0; ///< between these all see all
-  bool own;                                    ///< are the keys at the same positions?
-  alignas(64) int32_t start[kQ], last[kQ];     ///< keys; beyond the sequence nothing is seen
-  Queries(const int32_t* document_start, int64_t at, const AttentionAttributes& shape, const AttentionContext& context)
-      : first(at), count(least(kQ, shape.sequence - at)), own(context.is_own()) {
-    for (int64_t q = 0; q < kQ; ++q) {
-      const AttentionKeys keys = q < count
-                                     ? attention_keys(context, document_start[at + q], int32_t(at + q), shape.window)
-                                     : AttentionKeys{INT_MAX, -1};
-      start[q] = keys.first;
-      last[q] = keys.last;
-      last_start = most(last_start, keys.first);
-      first_end = least(first_end, keys.last + 1);
-      if (keys.first > keys.last) continue;
-      first_key = least(first_key, keys.first);
-      end = most(end, keys.last + 1);
-    }
-  }
-  int64_t begin() const { return first_key / kK * kK; }
-  /// Is some pair of these keys and the tile's queries not to be seen?
-  bool masks(int64_t key, int64_t keys) const { return key + keys > first_end || key < last_start; }
-};
-
-/// Which queries of the `index`th vector see the key.
-SIMT_FN Integers sees(const Queries& t, int64_t index, int64_t key) {
-  return (integers(t.start, index) <= int32_t(key)) & (integers(t.last, index) >= int32_t(key));
-}
-
-// On the diagonal, where a tile of keys lies at the same positions as the tile of queries, products leave out most of
-// what the mask would clear: by steps of so many positions.
-constexpr int64_t kStep = kAttentionPadding;
-SIMT_FN int64_t step_of(const Queries& t, int64_t key) { return t.own && key == t.first ? kStep : kQ; }
-
-/// s[keys, kQ] = x[keys, W] y[W, kQ].
-void multiply_scores(float* s, const float* x, float* y, const Queries& t, int64_t key, int64_t keys, int64_t W) {
-  const int64_t step = step_of(t, key);
-  for (int64_t q = 0; q < kQ; q += step)
-    multiply({s + q, kQ}, {x, W, 1}, {y + q, kQ}, least(keys, q + step), step, W, false);
-}
-/// s[keys, kQ] = factor x[keys, W] y[W, kQ], of pairs.
-void multiply_scores(float* s, const int32_t* x, const int32_t* y, const Queries& t, int64_t key, int64_t keys,
-                     int64_t W, float factor) {
-  const int64_t step = step_of(t, key);
-  for (int64_t q = 0; q < kQ; q += step)
-    multiply_pairs({s + q, kQ}, {x, W / 2}, {y + q, kQ}, least(keys, q + step), step, W / 2, factor);
-}
-/// sum[W, kQ] += x[keys, W]^T s[keys, kQ].
-void sum_over_keys(float* sum, const float* x, float* s, const Queries& t, int64_t key, int64_t keys, int64_t W) {
-  const int64_t step = step_of(t, key);
-  for (int64_t q = 0; q < kQ; q += step)
-    multiply({sum + q, kQ}, {x, 1, W}, {s + q, kQ}, W, step, least(keys, q + step), true);
-}
-/// sum[keys, W] += s[keys, kQ] x[kQ, W].
-void sum_over_queries(float* sum, const float* s, float* x, const Queries& t, int64_t key, int64_t keys, int64_t W) {
-  const int64_t step = step_of(t, key);
-  for (int64_t j = 0; j < keys; j += step)
-    multiply({sum + j * W, W}, {s + j * kQ + j, kQ, 1}, {x + j * W, W}, least(step, keys - j), W, t.count - j, true);
-}
 
 /// Everything that is read and written, and the shape.
 template <class T> struct Arguments {
@@ -159,6 +87,10 @@ const int32_t* words(const float* at) { return reinterpret_cast<const int32_t*>(
 template <class T> void load_keys(const Arguments<T>& a, int64_t row, int64_t head, float* to) {
   widen(to, a.shape.sequence, a.W, a.key(row, head), a.kv_pitch, a.shape.sequence, a.shape.head_width);
 }
+/// The same in pairs of keys.
+template <class T> void load_key_pairs(const Arguments<T>& a, int64_t row, int64_t head, float* to) {
+  pairs_of_rows(words(to), a.shape.sequence, a.W, a.key(row, head), a.kv_pitch, a.shape.sequence, a.shape.head_width);
+}
 template <class T> void load_pairs(const Arguments<T>& a, int64_t row, int64_t head, float* to) {
   pairs_of(words(to), a.shape.sequence, a.W, a.key(row, head), a.kv_pitch, a.shape.sequence, a.shape.head_width);
 }
@@ -196,7 +128,12 @@ template <class T> void forward_tile(const Arguments<T>& a, int64_t b, int64_t h
       softmax.add<false>(s, keys, key, t);
     for (int64_t d = 0; d < W; ++d)
       for (int i = 0; i < kQ; ++i) o[d * kQ + i] *= softmax.kept[i];
-    sum_over_keys(o, v + key * W, s, t, key, keys, W);
+    if (a.pairs) {
+      pair_keys(s, keys);
+      sum_over_keys(o, words(v) + key / 2 * W, words(s), t, key, keys, W);
+    } else {
+      sum_over_keys(o, v + key * W, s, t, key, keys, W);
+    }
   }
   transpose(q, o, W, kQ);
   float factor[kQ];
@@ -209,11 +146,13 @@ template <class T> void forward_group(const Arguments<T>& a, int64_t unit, float
   const auto& shape = a.shape;
   const int64_t b = unit / shape.kv_heads, g = unit % shape.kv_heads, group = shape.heads / shape.kv_heads;
   const int64_t row = b * shape.sequence, size = shape.sequence * a.W;
-  if (a.pairs)
+  if (a.pairs) {
     load_pairs(a, row, g, scratch);
-  else
+    load_key_pairs(a, row, shape.kv_heads + g, scratch + size);
+  } else {
     load_keys(a, row, g, scratch);
-  load_keys(a, row, shape.kv_heads + g, scratch + size);
+    load_keys(a, row, shape.kv_heads + g, scratch + size);
+  }
   for (int64_t h = g * group; h < (g + 1) * group; ++h)
     for (int64_t first = 0; first < shape.sequence; first += kQ)
       forward_tile(a, b, h, Queries(a.start + row, first, shape, a.context), scratch, scratch + size,
@@ -222,11 +161,12 @@ template <class T> void forward_group(const Arguments<T>& a, int64_t unit, float
 
 /// The parts of a thread's scratch in the backward pass.
 struct Tiles {
-  float *k, *v, *dk, *dv;                    ///< [T, W]
-  float *q, *q_rows, *dout, *dout_rows, *dq; ///< q, dout, dq [W, kQ]; rows [kQ, W]; q_rows are times the scale
-  float *p, *dp;                             ///< [kK, kQ]
-  alignas(64) float lse[kQ], delta[kQ];      ///< lse in base 2; delta: rows of dout times rows of out
-  int64_t half;                              ///< where pairs of v take the first half of it, those of k the second
+  float *k, *v, *dk, *dv; ///< [T, W]; in pairs k is of keys, and dk lacks the scale
+  float *q, *q_rows, *dout, *dout_rows,
+      *dq;                              ///< q, dout, dq [W, kQ]; rows [kQ, W]; q_rows are times the scale, but pairs
+  float *p, *dp;                        ///< [kK, kQ]
+  alignas(64) float lse[kQ], delta[kQ]; ///< lse in base 2; delta: rows of dout times rows of out
+  int64_t half;                         ///< where pairs of v take the first half of it, those of k the second
   float* k_pairs() const { return v + half; }
   Tiles(float* scratch, int64_t sequence, int64_t tile) : half(sequence / 2) {
     const auto take = [&](int64_t floats) {
@@ -257,15 +197,18 @@ template <bool Masked> void differentiate(Tiles& x, int64_t keys, int64_t key, c
 
 template <class T> void load_queries(const Arguments<T>& a, int64_t b, int64_t h, const Queries& t, Tiles& x) {
   const int64_t W = a.W, D = a.shape.head_width, row = b * a.shape.sequence + t.first;
-  widen(x.q_rows, kQ, W, a.query(row, h), a.q_pitch, t.count, D);
-  widen(x.dout_rows, kQ, W, a.dout + row * a.dout_pitch + h * D, a.dout_pitch, t.count, D);
-  scale(x.q_rows, a.shape.scale, kQ * W);
+  const T* const dout = a.dout + row * a.dout_pitch + h * D;
   if (a.pairs) {
+    pairs_of_rows(words(x.q_rows), kQ, W, a.query(row, h), a.q_pitch, t.count, D);
+    pairs_of_rows(words(x.dout_rows), kQ, W, dout, a.dout_pitch, t.count, D);
     pairs_of(words(x.dq), kQ, W, a.query(row, h), a.q_pitch, t.count, D);
     transpose(x.q, x.dq, kQ, W / 2);
-    pairs_of(words(x.dq), kQ, W, a.dout + row * a.dout_pitch + h * D, a.dout_pitch, t.count, D);
+    pairs_of(words(x.dq), kQ, W, dout, a.dout_pitch, t.count, D);
     transpose(x.dout, x.dq, kQ, W / 2);
   } else {
+    widen(x.q_rows, kQ, W, a.query(row, h), a.q_pitch, t.count, D);
+    widen(x.dout_rows, kQ, W, dout, a.dout_pitch, t.count, D);
+    scale(x.q_rows, a.shape.scale, kQ * W);
     transpose(x.q, x.q_rows, kQ, W);
     transpose(x.dout, x.dout_rows, kQ, W);
     scale(x.q, kLog2E, kQ * W);
@@ -274,7 +217,7 @@ template <class T> void load_queries(const Arguments<T>& a, int64_t b, int64_t h
   for (int64_t i = 0; i < t.count; ++i) {
     x.lse[i] = *a.lse_of(b, h, t.first + i) * kLog2E;
     const T* const out = a.out + (row + i) * a.out_pitch + h * D;
-    for (int64_t d = 0; d < D; ++d) x.delta[i] += x.dout_rows[i * W + d] * float(out[d]);
+    for (int64_t d = 0; d < D; ++d) x.delta[i] += float(dout[i * a.dout_pitch + d]) * float(out[d]);
   }
 }
 
@@ -295,9 +238,17 @@ template <class T> void backward_tile(const Arguments<T>& a, int64_t b, int64_t 
       differentiate<true>(x, keys, key, t);
     else
       differentiate<false>(x, keys, key, t);
-    sum_over_queries(x.dv + at, x.p, x.dout_rows, t, key, keys, W);
-    sum_over_queries(x.dk + at, x.dp, x.q_rows, t, key, keys, W);
-    sum_over_keys(x.dq, x.k + at, x.dp, t, key, keys, W);
+    if (a.pairs) {
+      pair_queries(x.p, x.dp, keys);
+      sum_over_queries(x.dv + at, words(x.p), words(x.dout_rows), t, key, keys, W);
+      sum_over_queries(x.dk + at, words(x.p) + kQ / 2, words(x.q_rows), t, key, keys, W);
+      pair_keys(x.dp, keys);
+      sum_over_keys(x.dq, words(x.k) + at / 2, words(x.dp), t, key, keys, W);
+    } else {
+      sum_over_queries(x.dv + at, x.p, x.dout_rows, t, key, keys, W);
+      sum_over_queries(x.dk + at, x.dp, x.q_rows, t, key, keys, W);
+      sum_over_keys(x.dq, x.k + at, x.dp, t, key, keys, W);
+    }
   }
   transpose(x.q, x.dq, W, kQ);
   float factor[kQ];
@@ -311,11 +262,12 @@ template <class T> void backward_group(const Arguments<T>& a, int64_t unit, floa
   const int64_t b = unit / shape.kv_heads, g = unit % shape.kv_heads, group = shape.heads / shape.kv_heads;
   const int64_t row = b * shape.sequence, D = shape.head_width;
   Tiles x(scratch, shape.sequence * a.W, kQ * a.W);
-  load_keys(a, row, g, x.k);
   if (a.pairs) {
+    load_key_pairs(a, row, g, x.k);
     load_pairs(a, row, shape.kv_heads + g, x.v);
     load_pairs(a, row, g, x.k_pairs());
   } else {
+    load_keys(a, row, g, x.k);
     load_keys(a, row, shape.kv_heads + g, x.v);
   }
   memset(x.dk, 0, 2 * size_t(shape.sequence * a.W) * sizeof(float)); // and dv behind it
@@ -325,7 +277,8 @@ template <class T> void backward_group(const Arguments<T>& a, int64_t unit, floa
   for (int64_t i = 0; i < shape.sequence; ++i) {
     T* const dk = a.dkv + (row + i) * a.dkv_pitch + g * D;
     T* const dv = dk + shape.kv_heads * D;
-    for (int64_t d = 0; d < D; ++d) dk[d] = to<T>(x.dk[i * a.W + d]);
+    const float factor = a.pairs ? shape.scale : 1.0f;
+    for (int64_t d = 0; d < D; ++d) dk[d] = to<T>(x.dk[i * a.W + d] * factor);
     for (int64_t d = 0; d < D; ++d) dv[d] = to<T>(x.dv[i * a.W + d]);
   }
 }

@@ -3,9 +3,6 @@
 #pragma once
 #include "kernels/simt.h"
 #include <utility>
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 
 namespace triax {
 inline namespace SIMT_NS {
@@ -87,52 +84,6 @@ void multiply(Rows c, Scalars a, Rows b, int64_t rows, int64_t columns, int64_t 
   });
 }
 
-// Products of bf16, summed in f32, by instructions of AVX512_BF16, which level v4 need not have: two for one
-// multiply-add. Operands are pairs of neighbours along the depth, in words of 4 bytes.
-struct Pairs {
-  const int32_t* at;
-  int64_t pitch; ///< in words
-};
-#if defined(__AVX512F__)
-inline bool multiplies_pairs() { return __builtin_cpu_supports("avx512bf16"); }
-#define PAIRS_FN __attribute__((target("avx512bf16")))
-
-template <int Tall, int Wide> PAIRS_FN inline __attribute__((always_inline)) void
-multiply_pairs_block(Rows c, Pairs a, Pairs b, int64_t depth, float factor) {
-  Vector sum[Tall][Wide] = {};
-  for (int64_t k = 0; k < depth; ++k)
-    for (int r = 0; r < Tall; ++r) {
-      const Integers pair = Integers{} + a.at[r * a.pitch + k];
-      for (int v = 0; v < Wide; ++v)
-        sum[r][v] =
-            Vector(_mm512_dpbf16_ps(__m512(sum[r][v]), __m512bh(pair), __m512bh(integers(b.at + k * b.pitch, v))));
-    }
-  for (int r = 0; r < Tall; ++r)
-    for (int v = 0; v < Wide; ++v) vector(c.at + r * c.pitch, v) = sum[r][v] * factor;
-}
-
-template <int Wide> PAIRS_FN __attribute__((noinline)) void multiply_pairs_strip(Rows c, Pairs a, Pairs b, int64_t rows,
-                                                                                 int64_t depth, float factor) {
-  int64_t r = 0;
-  for (; r + kTall <= rows; r += kTall)
-    multiply_pairs_block<kTall, Wide>({c.at + r * c.pitch, c.pitch}, {a.at + r * a.pitch, a.pitch}, b, depth, factor);
-  for (; r < rows; ++r)
-    multiply_pairs_block<1, Wide>({c.at + r * c.pitch, c.pitch}, {a.at + r * a.pitch, a.pitch}, b, depth, factor);
-}
-
-/// c[rows, columns] = factor * a[rows, 2 depth] b[2 depth, columns]: b holds [depth, columns] pairs.
-void multiply_pairs(Rows c, Pairs a, Pairs b, int64_t rows, int64_t columns, int64_t depth, float factor) {
-  each_strip(columns, [&](auto width, int64_t first) {
-    multiply_pairs_strip<decltype(width)::value>({c.at + first, c.pitch}, a, {b.at + first, b.pitch}, rows, depth,
-                                                 factor);
-  });
-}
-#undef PAIRS_FN
-#else
-inline bool multiplies_pairs() { return false; }
-void multiply_pairs(Rows, Pairs, Pairs, int64_t, int64_t, int64_t, float) {}
-#endif
-
 template <int... I> SIMT_FN Vector interleave_low(Vector a, Vector b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (I / 2 + I % 2 * kLanes)...);
 }
@@ -167,15 +118,6 @@ void widen(float* to, int64_t rows, int64_t width, const T* from, int64_t pitch,
     for (int64_t c = columns; c < width; ++c) to[r * width + c] = 0.0f;
   }
   memset(to + count * width, 0, size_t((rows - count) * width) * sizeof(float));
-}
-
-/// The pairs of to[rows, width] = from[count, columns], 0 beyond.
-template <class T>
-void pairs_of(int32_t* to, int64_t rows, int64_t width, const T* from, int64_t pitch, int64_t count, int64_t columns) {
-  const int64_t words = width / 2;
-  memset(to, 0, size_t(rows * words) * sizeof(int32_t));
-  if constexpr (sizeof(T) == 2)
-    for (int64_t r = 0; r < count; ++r) memcpy(to + r * words, from + r * pitch, size_t(columns) * sizeof(T));
 }
 
 /// to[count, columns] = factor[count] * from[count, width].
