@@ -20,8 +20,8 @@ def script(path, text):
     path.chmod(0o755)
 
 
-def call(*words, environment=ENVIRONMENT, **options):
-    return subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True, timeout=200, **options)
+def call(*words, environment=ENVIRONMENT, timeout=200, **options):
+    return subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True, timeout=timeout, **options)
 
 
 STAGES = ("tests", "attention", "kernels", "matrix", "steps", "train", "ranks", "layouts")
@@ -36,7 +36,7 @@ class Bench(unittest.TestCase):
         """gpu_check's JSON, by stage. Its limits are those of a GPU; a loaded CPU may take longer."""
         limits = ",".join(f"{stage}=150" for stage in STAGES)
         done = call(program, "--dry", "--limits", limits, "--out", self.folder / "out", *words, cwd=self.folder,
-                    environment=environment)
+                    environment=environment, timeout=400)
         path = self.folder / "out" / "gpu_check.json"
         self.assertTrue(path.exists(), done.stdout + done.stderr)
         return {stage["stage"]: stage for stage in json.loads(path.read_text())["stages"]}, done
@@ -66,7 +66,7 @@ class Bench(unittest.TestCase):
             for layout in layouts.values():
                 self.assertEqual((layout["result"], layout["exchanges"]), ("ok", "by MPI"), layout)
                 self.assertLess(layout["gradient_norm"], 1e-4, layout)
-            self.assertRegex(done.stdout, r"tp 2 +ok +\S+e-\S+ +\S+e-\S+  by MPI\n")
+            self.assertRegex(done.stdout, r"tp 2 +ok +\S+e\S+ +\S+e\S+  by MPI\n")
         self.assertGreater(stages["steps"]["rows"][0]["planned_bytes"], 0)
         self.assertGreater(len(stages["kernels"]["rows"]), 20)
         self.assertIn("figures mean nothing", done.stdout)
