@@ -66,6 +66,12 @@ bool cudnn_is_favourite(const Target& target, const Op& op) {
          op[0].dtype == Dtype::bf16 && a.head_width % 8 == 0 && a.head_width <= 128;
 }
 
+/// With what both passes read, in the order that attention_shape.h gives.
+Op reading(Op op, const Tensor& q, const Tensor& kv, const Tensor& document_start, const Tensor& state,
+           const AttentionAttributes& attributes) {
+  return op.read(q).read(kv).read(document_start).read(state).set(attributes);
+}
+
 /// Documents of any length, in place of numbers.
 void randomize_starts(Device& device, const Op& op, const Tensor& starts) {
   const auto a = op.get<AttentionAttributes>();
@@ -84,15 +90,15 @@ void randomize_forward(Device& device, const Op& op) { randomize_starts(device, 
 /// With the output and the sums that belong to the queries, keys and values: other ones would be no probabilities.
 void randomize_backward(Device& device, const Op& op) {
   randomize_starts(device, op, op[7]);
-  const auto a = op.get<AttentionAttributes>();
-  device.compute().run(Op(kForward).write(op[3]).write(op[4]).read(op[5]).read(op[6]).read(op[7]).read(op[8]).set(a));
+  const Op forward = Op(kForward).write(op[3]).write(op[4]);
+  device.compute().run(reading(forward, op[5], op[6], op[7], op[8], op.get<AttentionAttributes>()));
 }
 
 template <bool Backward> Description describe_cudnn(const Target& target, const Op& op) {
   const auto a = op.get<AttentionAttributes>();
   DEMAND(target.kind == Target::Kind::cuda, "kernels.attention is 'cudnn', which ", target.name, " does not have");
   DEMAND(a.ring_ranks == 1, "kernels.attention is 'cudnn', which cannot compute the parts of ring attention: leave it "
-                            "out, or set mesh.context to all_to_all");
+                            "out, or set context.exchange to all_to_all");
   DEMAND(!a.documents, "kernels.attention is 'cudnn', whose masks know no document boundaries: set data.document_mask "
                        "to false, or leave kernels.attention out");
   DEMAND(op[0].dtype == Dtype::bf16 && a.head_width % 8 == 0,
@@ -163,14 +169,7 @@ const OpKind kJoin{"attention_join", describe_join};
 Op attention_forward(const AttentionPartForward& f) {
   const AttentionAttributes attributes = attributes_of(f.shape, f.ring);
   ensure_common(f.shape, f.q, f.kv, f.out, f.lse, f.document_start);
-  return Op(kForward)
-      .write(f.out)
-      .write(f.lse)
-      .read(f.q)
-      .read(f.kv)
-      .read(f.document_start)
-      .read(f.ring.state)
-      .set(attributes);
+  return reading(Op(kForward).write(f.out).write(f.lse), f.q, f.kv, f.document_start, f.ring.state, attributes);
 }
 
 Op attention_backward(const AttentionPartBackward& f) {
@@ -180,17 +179,8 @@ Op attention_backward(const AttentionPartBackward& f) {
   ensure_rows(f.dq, s, f.q.dtype, s.heads, "dq");
   ensure_rows(f.dkv, s, f.q.dtype, 2 * s.kv_heads, "dkv");
   ensure_rows(f.dout, s, f.q.dtype, s.heads, "dout");
-  return Op(kBackward)
-      .write(f.dq)
-      .write(f.dkv)
-      .read(f.dout)
-      .read(f.out)
-      .read(f.lse)
-      .read(f.q)
-      .read(f.kv)
-      .read(f.document_start)
-      .read(f.ring.state)
-      .set(attributes);
+  const Op backward = Op(kBackward).write(f.dq).write(f.dkv).read(f.dout).read(f.out).read(f.lse);
+  return reading(backward, f.q, f.kv, f.document_start, f.ring.state, attributes);
 }
 
 Op attention_forward(const AttentionForward& f) {

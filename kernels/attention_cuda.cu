@@ -120,21 +120,10 @@ SIMT_DEV AttentionKeys keys_of(const Arguments<T>& a, const AttentionContext& co
   return t < a.length ? attention_keys(context, start[t], t, a.window) : AttentionKeys{INT_MAX, -1};
 }
 
-SIMT_DEV int warp_least(int v) {
-  SIMT_UNROLL
-  for (int o = 16; o > 0; o >>= 1) {
-    const int other = __shfl_xor_sync(kAll, v, o);
-    v = other < v ? other : v;
-  }
-  return v;
-}
-
 /// From the first to the last key that any of the rows [first, first + count) attends to; the same in every warp.
 template <class T> SIMT_DEV AttentionKeys keys_of_rows(const Arguments<T>& a, const AttentionContext& context,
                                                        const int* start, int first, int count, int lane) {
-  AttentionKeys own = lane < count ? keys_of(a, context, start, first + lane) : AttentionKeys{INT_MAX, -1};
-  if (own.first > own.last) own = {INT_MAX, -1};
-  return {warp_least(own.first), -warp_least(-own.last)};
+  return flash::keys_of_warp(lane < count ? keys_of(a, context, start, first + lane) : AttentionKeys{INT_MAX, -1});
 }
 
 /// One tile of queries of one head: online softmax (Milakov and Gimelshein 2018) over the tiles of keys.
@@ -319,29 +308,45 @@ template <int Width, class T> __global__ void __launch_bounds__(kThreads, 2) att
   }
 }
 
-/// Of the operands that both passes have, from `q` on in the same order; see attention_shape.h.
-template <class T> Arguments<T> arguments(const Op& op, const Tensor& out, const Tensor& lse, int q) {
+/// What the operands and attributes give of the kernels' arguments, plain or flash; T is the element.
+template <class T, class A> A arguments_of(const Op& op, bool backward) {
   const auto s = op.get<AttentionAttributes>();
-  DEMAND(s.head_width <= kAttentionMaxHeadWidth, "attention on a GPU takes heads of at most ", kAttentionMaxHeadWidth,
-         " elements, these have ", s.head_width, "; raise the number of heads, or use --target cpu");
-  Arguments<T> a{};
-  a.out = out.data<T>();
-  a.lse = lse.data<float>();
+  const int out = backward ? 3 : 0, lse = out + 1, q = out + 2; // see attention_shape.h
+  A a{};
+  a.out = op[out].data<T>();
+  a.lse = op[lse].data<float>();
   a.q = op[q].data<T>();
   a.kv = op[q + 1].data<T>();
   a.start = op[q + 2].data<int>();
   a.state = op.has(q + 3) ? op[q + 3].data<StepState>() : nullptr;
-  a.out_pitch = out.stride[0];
-  a.q_pitch = op[q].stride[0];
-  a.kv_pitch = op[q + 1].stride[0];
+  const auto pitch = [&](int operand) { return decltype(a.q_pitch)(op[operand].stride[0]); };
+  a.out_pitch = pitch(out);
+  a.q_pitch = pitch(q);
+  a.kv_pitch = pitch(q + 1);
+  if (backward) {
+    a.dq = op[0].data<T>();
+    a.dkv = op[1].data<T>();
+    a.dout = op[2].data<T>();
+    a.dq_pitch = pitch(0);
+    a.dkv_pitch = pitch(1);
+    a.dout_pitch = pitch(2);
+  }
   a.length = int(s.sequence);
   a.H = int(s.heads);
   a.G = int(s.kv_heads);
-  a.D = int(s.head_width);
   a.window = s.window;
   a.ring_ranks = s.ring_ranks;
   a.ring_step = s.ring_step;
   a.scale = s.scale;
+  return a;
+}
+
+template <class T> Arguments<T> plain_arguments(const Op& op, bool backward) {
+  const auto s = op.get<AttentionAttributes>();
+  DEMAND(s.head_width <= kAttentionMaxHeadWidth, "attention on a GPU takes heads of at most ", kAttentionMaxHeadWidth,
+         " elements, these have ", s.head_width, "; raise the number of heads, or use --target cpu");
+  auto a = arguments_of<T, Arguments<T>>(op, backward);
+  a.D = int(s.head_width);
   return a;
 }
 
@@ -364,7 +369,7 @@ void launch_plain_attention_forward(const Op& op, const LaunchContext& context) 
   const auto s = op.get<AttentionAttributes>();
   with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const Arguments<T> a = arguments<T>(op, op[0], op[1], 2);
+    const Arguments<T> a = plain_arguments<T>(op, false);
     with_width(s.head_width, [&](auto width) {
       constexpr int W = decltype(width)::value;
       launch(context, grid_of(s.sequence, Tile<W>::kHeight, s.heads, s.batch), dim3(kThreads), shared_bytes<W>(1),
@@ -378,14 +383,8 @@ void launch_plain_attention_backward(const Op& op, const LaunchContext& context)
   const auto s = op.get<AttentionAttributes>();
   with_float_type(op[0].dtype, [&](auto element) {
     using T = decltype(element);
-    Arguments<T> a = arguments<T>(op, op[3], op[4], 5);
-    a.dq = op[0].data<T>();
-    a.dkv = op[1].data<T>();
-    a.dout = op[2].data<T>();
+    Arguments<T> a = plain_arguments<T>(op, true);
     a.delta = context.scratch.data<float>();
-    a.dq_pitch = op[0].stride[0];
-    a.dkv_pitch = op[1].stride[0];
-    a.dout_pitch = op[2].stride[0];
     const int64_t count = s.batch * s.heads * s.sequence;
     launch(context, dim3(unsigned(ceil_div(count, kWarps))), dim3(kThreads), 0, &attention_delta_kernel<T>, a, count);
     with_width(s.head_width, [&](auto width) {
@@ -411,28 +410,11 @@ template <class F> void with_flash_width(int64_t head_width, F&& f) {
 static_assert(flash::ForwardTile<128>::kBytes <= kSharedLimit && flash::QueriesTile<128>::kBytes <= kSharedLimit &&
               flash::KeysTile<128>::kBytes <= kSharedLimit);
 
-flash::Arguments flash_arguments(const Op& op, const Tensor& out, const Tensor& lse, int q) {
-  const auto s = op.get<AttentionAttributes>();
-  flash::Arguments a{};
-  a.out = out.data<bf16>();
-  a.lse = lse.data<float>();
-  a.q = op[q].data<bf16>();
-  a.kv = op[q + 1].data<bf16>();
-  a.start = op[q + 2].data<int>();
-  a.state = op.has(q + 3) ? op[q + 3].data<StepState>() : nullptr;
-  a.out_pitch = int(out.stride[0]);
-  a.q_pitch = int(op[q].stride[0]);
-  a.kv_pitch = int(op[q + 1].stride[0]);
-  a.length = int(s.sequence);
-  a.H = int(s.heads);
-  a.G = int(s.kv_heads);
-  a.B = int(s.batch);
-  a.window = s.window;
-  a.ring_ranks = s.ring_ranks;
-  a.ring_step = s.ring_step;
-  a.scale = s.scale;
+flash::Arguments flash_arguments(const Op& op, bool backward) {
+  auto a = arguments_of<bf16, flash::Arguments>(op, backward);
+  a.B = int(op.get<AttentionAttributes>().batch);
   a.group = a.H / a.G;
-  a.scale2 = s.scale * flash::kLog2E;
+  a.scale2 = a.scale * flash::kLog2E;
   return a;
 }
 
@@ -444,7 +426,7 @@ int heads_together(const AttentionAttributes& s, int64_t group) {
 
 void launch_flash_attention_forward(const Op& op, const LaunchContext& context) {
   const auto s = op.get<AttentionAttributes>();
-  flash::Arguments a = flash_arguments(op, op[0], op[1], 2);
+  flash::Arguments a = flash_arguments(op, false);
   a.together = heads_together(s, 1) * a.group;
   with_flash_width(s.head_width, [&](auto width) {
     using L = flash::ForwardTile<decltype(width)::value>;
@@ -456,13 +438,7 @@ void launch_flash_attention_forward(const Op& op, const LaunchContext& context) 
 
 void launch_flash_attention_backward(const Op& op, const LaunchContext& context) {
   const auto s = op.get<AttentionAttributes>();
-  flash::Arguments a = flash_arguments(op, op[3], op[4], 5);
-  a.dq = op[0].data<bf16>();
-  a.dkv = op[1].data<bf16>();
-  a.dout = op[2].data<bf16>();
-  a.dq_pitch = int(op[0].stride[0]);
-  a.dkv_pitch = int(op[1].stride[0]);
-  a.dout_pitch = int(op[2].stride[0]);
+  flash::Arguments a = flash_arguments(op, true);
   a.numbers = context.scratch.data<float>();
   a.reach = context.scratch.data<int>() + AttentionScratch(s).reach();
   with_flash_width(s.head_width, [&](auto width) {
